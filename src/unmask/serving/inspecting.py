@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from unmask.serving.endpoints import FAILURES, ask, example
-from unmask.serving.schemas import Fields, Schema, Targets, Text
+from unmask.serving.schemas import OneInput, Schema, Targets, Text
 
 router = APIRouter(prefix="/v1/models", responses=FAILURES)
 
@@ -30,7 +30,7 @@ class CheckpointsRequest(MaskLookRequest):
 
 
 class WordsRequest(Schema):
-    input: Fields
+    input: OneInput
     method: Literal["erasure", "integrated_gradients"] = "erasure"
 
 

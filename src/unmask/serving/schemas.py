@@ -24,6 +24,8 @@ _DEEPEST = 64
 """Levels of what a row holds beside its texts; pydantic writes some 250."""
 _MOST_KEYS = 100
 """Of an object that names what a request asks for; each that does not exist would be an error of its own."""
+_MOST_VALUES = 100_000
+"""Of all inputs, whatever is in lists and objects counted: they are looked at while others wait."""
 
 
 def _checked(value: Any) -> Any:
@@ -61,6 +63,19 @@ def _few(value: Any) -> Any:
     return value
 
 
+def _few_values(value: Any) -> Any:
+    waiting, number = [value], 0
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list | dict):
+            number += len(one)
+            if number > _MOST_VALUES:
+                what = f"over {_MOST_VALUES:,} values in lists and objects: send fewer at once"
+                raise PydanticCustomError("too_many", "{what}", {"what": what})
+            waiting += one.values() if isinstance(one, dict) else one
+    return value
+
+
 def _texts(value: Any) -> Any:
     """One error for all of them, where a union's would be one for each text and each form."""
     texts = _few(value) if isinstance(value, list) else [value]
@@ -78,7 +93,7 @@ def _texts_or_pairs(value: Any) -> Any:
 
 
 Item = TypeVar("Item")
-Inputs = Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValidator(_few)]
+Inputs = Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValidator(_few_values), BeforeValidator(_few)]
 _TEXT = {"type": "string"}
 _LIST = {"type": "array", "items": _TEXT}
 Texts = Annotated[Any, AfterValidator(_texts), WithJsonSchema({"anyOf": [_TEXT, _LIST]})]
@@ -92,6 +107,8 @@ Fields = Annotated[
     Any, AfterValidator(_input), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}], "title": "Input"})
 ]
 """A text, or fields by name; becomes a dictionary."""
+OneInput = Annotated[Fields, BeforeValidator(_few_values)]
+"""Of a request that has no others."""
 
 
 class Schema(BaseModel):
@@ -118,8 +135,11 @@ class TextsRequest(Schema):
     inputs: Inputs[Text]
 
 
+Name = Annotated[str, Field(max_length=200), AfterValidator(_checked)]
+"""Of a token, layers, a pool; one that does not exist is repeated, a token's for each mask."""
+
 Targets = Annotated[
-    list[Text],
+    list[Name],
     Field(
         fail_fast=True,
         description="words whose tokens are the answers, in place of the top_k likeliest; the score of one that is no "
@@ -138,8 +158,8 @@ class MaskRequest(TextsRequest):
 
 
 class FeaturesRequest(TextsRequest):
-    layers: str = Field(default="last", description="embeddings, second-to-last, last or concat-last-4")
-    pool: str | None = Field(
+    layers: Name = Field(default="last", description="embeddings, second-to-last, last or concat-last-4")
+    pool: Name | None = Field(
         default=None, description="mean, max, cls or mean-with-special; as the model has it, or mean, where left out"
     )
     normalise: bool = Field(default=False, description="true divides each vector by its length")
@@ -152,8 +172,8 @@ class TextPair(Schema):
 
 class SimilarityRequest(Schema):
     inputs: Inputs[TextPair]
-    layers: str = "last"
-    pool: str | None = None
+    layers: Name = "last"
+    pool: Name | None = None
 
 
 class GenerateRequest(Schema):

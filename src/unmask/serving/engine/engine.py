@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 from unmask.errors import ColumnError, InputError, UserError
@@ -108,12 +109,12 @@ def _pass_on(ask: Ask, work: Work, computed: Future[Any], reply: Future[Reply]) 
 
 
 def _size(value: Any) -> int:
-    """Characters of all texts in it."""
+    """Characters of all texts and keys in it; whatever has none counts as one."""
     if isinstance(value, str):
-        return len(value)
+        return max(1, len(value))
     if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
+        return max(1, sum(map(_size, chain(value, value.values()))))
+    return max(1, sum(map(_size, value))) if isinstance(value, list | tuple) else 1
 
 
 def _passed_on(ask: Ask, error: Exception) -> Exception:

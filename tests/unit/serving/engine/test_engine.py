@@ -78,7 +78,7 @@ def engine(model: Any) -> Engine:
     return Engine({"m": model}, Limits(queue_tokens=3000))
 
 
-def asked(engine: Engine, text: str, reader: str = "upper") -> Any:
+def asked(engine: Engine, text: Any, reader: str = "upper") -> Any:
     return engine.ask(Ask("m", reader, (text,))).result(10)
 
 
@@ -111,6 +111,10 @@ def test_what_is_loaded_keeps_no_other_text_waiting(engine: Engine, model: Model
 @pytest.mark.parametrize(
     ("text", "error", "told"),
     [
+        pytest.param([{}] * 12_001, Refused, "12,001 characters", id="empty objects"),
+        pytest.param([[]] * 12_001, Refused, "12,001 characters", id="empty lists"),
+        pytest.param([""] * 12_001, Refused, "12,001 characters", id="empty texts"),
+        pytest.param({"k" * 12_000: ""}, Refused, "12,001 characters", id="keys"),
         ("column", InputError, "^no column text$"),
         ("fault", Fault, r"^upper of m:\nTraceback .*\n(.*\n)*ZeroDivisionError: thirteen$"),
         ("w" * 3001, Refused, "3,001 tokens to compute"),
@@ -118,7 +122,7 @@ def test_what_is_loaded_keeps_no_other_text_waiting(engine: Engine, model: Model
     ],
     ids=str,
 )
-def test_what_goes_wrong_is_passed_on(engine: Engine, text: str, error: type[Exception], told: str) -> None:
+def test_what_goes_wrong_is_passed_on(engine: Engine, text: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         asked(engine, text)
     assert asked(engine, "word").result == "WORD!"
