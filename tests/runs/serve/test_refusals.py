@@ -29,8 +29,9 @@ from unmask.serving.server import check_address, hosts_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CLASSIFY, FILL, FEATURES = (
-    f"/v1/models/{end}" for end in ("classification/classify", "masked/fill-mask", "encoder/features")
+CLASSIFY, WORDS, FILL, FEATURES = (
+    f"/v1/models/{end}"
+    for end in ("classification/classify", "classification/words", "masked/fill-mask", "encoder/features")
 )
 
 JSON = {"content-type": "application/json"}
@@ -65,6 +66,8 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, b'{"inputs": [{"text": "a", "more": 1e999}]}', 422, "NaN and infinite numbers"),
         (CLASSIFY, {"inputs": [{"text": "a", "more": nested(65)}]}, 422, "in each other: expected at most 64 levels"),
         (CLASSIFY, {"inputs": [{"text": "a", "more": nested(900)}]}, 422, "in each other: expected at most 64 levels"),
+        (CLASSIFY, {"inputs": [{"text": "a", "more": [{}] * 50_000}] * 2}, 413, "inputs: over 100,000 values in lists"),
+        (WORDS, {"input": {"text": "a", "more": [""] * 100_000}}, 413, "input: over 100,000 values in lists"),
         (CLASSIFY, b'{"inputs": ["\xff"]}', 400, "the body cannot be read: expected JSON in UTF-8"),
         (CLASSIFY, b"[" * 100_000, 400, "nested less deep"),
         (CLASSIFY, b'{"inputs"', 400, "the body is not JSON: at character 10, expecting ':' delimiter"),
@@ -89,16 +92,15 @@ def is_well(client: TestClient) -> bool:
         (FILL, {"inputs": ["[MASK] " * 200]}, 422, "input 1: the text has 202 tokens and the model takes 40"),
         (FILL, {"inputs": ["[MASK]"], "top_k": 0}, 422, "top_k: Input should be greater than or equal to 1"),
         (FILL, {"inputs": ["[MASK] [MASK] "] * 6, "top_k": 1000}, 422, "12,000 answers, 1,000 for each mask"),
-        (
-            FILL,
-            {"inputs": ["[MASK]" + " " * 10**5], "top_k": 1000},
-            422,
-            "1,000 answers .* have 100,006,000 characters",
-        ),
+        (FILL, {"inputs": ["[MASK]" + " " * 10**5], "top_k": 1000}, 422, "1,000 answers .* have 100,008,000 bytes"),
+        (FILL, {"inputs": ["[MASK]" + "\x01" * 3000], "top_k": 1000}, 422, "1,000 answers .* have 18,008,000 bytes"),
+        (FILL, {"inputs": ["[MASK]"], "targets": ["a" * 201]}, 422, r"targets\.0: String should have at most 200"),
         ("/v1/models/masked/score", {"inputs": ["a " * 37] * 500}, 413, "tokens to compute: a request has at most"),
         (FEATURES, {"inputs": ["a"], "normalise": 1}, 422, "normalise: Input should be a valid boolean"),
         (FEATURES, {"inputs": ["a"], "pool": "none"}, 422, "pool=none gives a vector for each token"),
         (FEATURES, {"inputs": ["a"], "pool": "sum"}, 422, "no pool 'sum'"),
+        (FEATURES, {"inputs": ["a"], "pool": "s" * 201}, 422, "pool: String should have at most 200"),
+        (FEATURES, {"inputs": ["a"], "layers": "s" * 201}, 422, "layers: String should have at most 200"),
         (FEATURES, {"inputs": ["a"], "layers": "weighted-all"}, 422, "layers=weighted-all"),
         ("/v1/models/qa/answer", {"inputs": [{"question": "who?"}]}, 422, "input 1"),
         ("/v1/models/choice/choose", {"inputs": [{"context": "a", "choices": []}]}, 422, "input 1"),

@@ -6,6 +6,7 @@ owns the models; what comes out is what the command line writes for them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -42,8 +43,8 @@ from unmask.tokenization.tokenizer import TextTokenizer
 
 Fields = Mapping[str, Any]
 
-_MOST_ANSWERS, _MOST_CHARACTERS = 10_000, 32_000_000
-"""For the masks of one request; each answer repeats its text, and so many characters are all answers together."""
+_MOST_ANSWERS, _MOST_BYTES = 10_000, 8_000_000
+"""For the masks of one request; each answer repeats its text, and so many bytes of JSON are these texts together."""
 
 _NO_TOKEN = {"score": None, "token": None, "sequence": None}
 """The answer for a word that is no token."""
@@ -129,12 +130,13 @@ class MaskUse:
                 f"{answers:,} answers, {most:,} for each mask: a request has at most {_MOST_ANSWERS:,}: lower top_k, "
                 "or send fewer masks or targets"
             )
-        if (size := most * sum(len(text.places) * len(text.text) for text in read)) > _MOST_CHARACTERS:
+        if (size := most * sum(len(text.places) * _json_bytes(text.text) for text in read)) > _MOST_BYTES:
             raise InputError(
-                f"{answers:,} answers that repeat their texts have {size:,} characters: a request has at most "
-                f"{_MOST_CHARACTERS:,}: lower top_k, or send shorter texts, or fewer masks or targets"
+                f"{answers:,} answers that repeat their texts have {size:,} bytes: a request has at most "
+                f"{_MOST_BYTES:,}: lower top_k, or send shorter texts, or fewer masks or targets"
             )
-        return Work(self, (top_k, among, absent), read, sum(len(text.ids) for text in read), [0] * len(read))
+        num_tokens = max(answers, sum(len(text.ids) for text in read))  # many answers take long, and much memory
+        return Work(self, (top_k, among, absent), read, num_tokens, [0] * len(read))
 
     def compute(
         self, options: tuple[int, tuple[int, ...] | None, tuple[str, ...]], payloads: Sequence[list[MaskedText]]
@@ -147,6 +149,11 @@ class MaskUse:
             its += [{**mask, **_NO_TOKEN, "token_str": word} for mask in numbers for word in absent]
         answers = iter(found)
         return [list(islice(answers, len(texts))) for texts in payloads]
+
+
+def _json_bytes(text: str) -> int:
+    """What a text takes in an answer, where a control character has six."""
+    return len(json.dumps(text, ensure_ascii=False).encode())
 
 
 class VectorUse:
