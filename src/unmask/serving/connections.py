@@ -12,6 +12,7 @@ import resource
 from functools import cache
 from typing import cast
 
+from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from unmask.serving.guards import HEADERS, failure_body
@@ -21,8 +22,13 @@ _CONNECTIONS, _OTHER_FILES = 2**14, 128
 """The most connections, and how many files are left for all else; where few may be open, half of them are
 connections."""
 
+_PIPELINED = 8
+"""Requests of a connection that wait while one is answered."""
+
 _RECEIVED = memoryview(bytearray(2**18))
 """Of the connection that is being read. It is copied before another one is."""
+_RECEIVED_OF_HEADERS = _RECEIVED[: 2**14]
+"""The part used where no body is expected: many headers take long to parse."""
 
 _ORDER = itertools.count()
 """Of connections and requests. (The loop's time stands still while it handles many at once.)"""
@@ -69,7 +75,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _RECEIVED
+        return _RECEIVED if self.cycle is not None and self.cycle.more_body else _RECEIVED_OF_HEADERS
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(_RECEIVED[:nbytes]))
@@ -98,6 +104,9 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= _PIPELINED:
+            self._refuse(400, f"over {_PIPELINED} requests wait for their answers: read answers before sending more")
+            raise HttpParserError  # what comes after it is not parsed
         self._header_bytes, self.last_request = None, next(_ORDER)
         super().on_headers_complete()
 

@@ -37,6 +37,9 @@ HEADERS = {
 }
 """Of every answer that does not set them itself."""
 
+_SMALL_ANSWER = 2**14
+"""An answer of so many bytes is sent whatever others take."""
+
 
 class Guards:
     """An application behind its guards.
@@ -57,21 +60,35 @@ class Guards:
         self._token = None if token is None else token.encode()
         self._endpoints = endpoints
         self._held_bytes = 0  # of the bodies of all requests that are not answered
+        self._unread_bytes = 0  # of all answers that clients have not taken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.monotonic(), 0
+        started, status, answer_bytes, is_dropped = time.monotonic(), 0, 0, False
         headers = {name.lower(): value for name, value in scope["headers"]}
 
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
+        async def send_guarded(message: Message) -> None:
+            """Returns when the client has taken the answer, which may be another one."""
+            nonlocal status, answer_bytes, is_dropped
+            if is_dropped:
+                return
             if message["type"] == "http.response.start":
-                status = message["status"]
-                there = {name.lower() for name, _ in message["headers"]}
+                there = {name.lower(): value for name, value in message["headers"]}
+                length = int(there.get(b"content-length", b"0"))
+                if length > _SMALL_ANSWER and self._unread_bytes + length > self._limits.bodies_bytes:
+                    await _refuse(send_guarded, 429, "too many large answers at once: send this again later", "busy")
+                    is_dropped = True
+                    return
+                status, answer_bytes = message["status"], length
+                self._unread_bytes += length
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS.items() if pair[0] not in there)]
-            await send(message)
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            if not message.get("more_body", False):
+                await send({"type": "http.response.body"})  # uvicorn waits until what came before is taken
 
         size, is_whole = 0, False
 
@@ -100,14 +117,15 @@ class Guards:
             self._metrics.arrived(endpoint, model)
         try:
             if (refusal := self._refusal(scope["path"], headers)) is None:
-                await self._app(scope, receive_limited, send_with_headers)
+                await self._app(scope, receive_limited, send_guarded)
             else:
                 code, closes = refusal[-1], headers.get(b"connection", b"").lower() == b"close"
                 if code == "unsupported_encoding" or (code == "too_large" and closes):
                     await self._pass_over(receive)
-                await _refuse(send_with_headers, *refusal)
+                await _refuse(send_guarded, *refusal)
         finally:
             self._held_bytes -= size
+            self._unread_bytes -= answer_bytes
             if is_counted:
                 self._metrics.answered(endpoint, status, time.monotonic() - started, model)
 
@@ -165,11 +183,14 @@ def failure_body(status: int, message: str, code: str | None = None, param: str 
     return json.dumps({"error": error}, ensure_ascii=False).encode()
 
 
+_MORE_HEADERS = {401: (b"www-authenticate", b"Bearer"), 429: (b"retry-after", b"1")}
+
+
 async def _refuse(send: Send, status: int, message: str, code: str) -> None:
     """The connection stays, as the client has asked, for it may still send its body."""
     body = failure_body(status, message, code)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    if status in _MORE_HEADERS:
+        headers.append(_MORE_HEADERS[status])
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

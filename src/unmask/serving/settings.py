@@ -14,7 +14,8 @@ class Limits:
 
     Attributes:
         body_bytes: the largest body.
-        bodies_bytes: the most of all bodies that are held at once; a request over that is turned away (429).
+        bodies_bytes: the most of all bodies that are held at once, and of all answers that clients have not taken; a
+            request over that is turned away (429).
         batch_tokens: the most tokens that are computed at once, but for a single request that has more.
         queue_tokens: the most tokens that wait; over that a request is turned away (429), as where those that wait
             and those that are computed would take half of `timeout_s`.

@@ -96,7 +96,7 @@ def test_pieces_of_several_clients_are_received_into_the_same_memory(served: Ser
     connections: Any = served.server.server_state.connections
     while len(connections) < 2:
         time.sleep(0.02)
-    assert len({id(each.get_buffer(-1)) for each in connections}) == 1
+    assert len({id(each.get_buffer(-1).obj) for each in connections}) == 1
     for client, request, text in zip(clients, requests, texts, strict=True):
         client.sendall(request[90_000:])
         answer = read_all(client)
@@ -178,6 +178,28 @@ def test_headers_end_somewhere(served: Served) -> None:
     assert served.ask() == 200
 
 
+@pytest.mark.parametrize(("requests", "statuses"), [(9, [200] * 9), (100, [400])])
+def test_only_some_requests_wait_behind_another(requests: int, statuses: list[int], served: Served) -> None:
+    with served.connect() as connection:
+        begin = b"GET /health HTTP/1.1\r\n"
+        connection.sendall((begin + b"\r\n") * (requests - 1) + begin + b"connection: close\r\n\r\n")
+        answers = read_all(connection)
+    assert [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", answers)] == statuses
+    if 400 in statuses:
+        assert told_of(answers)[1] == "over 8 requests wait for their answers: read answers before sending more"
+    assert served.ask() == 200
+
+
+def test_many_headers_are_received_in_pieces(served: Served) -> None:
+    """And a body is not."""
+    with served.connect() as connection:
+        wait_until(lambda: bool(served.server.server_state.connections))
+        [its] = served.server.server_state.connections
+        assert len(cast(Any, its).get_buffer(-1)) == 2**14
+        connection.sendall(f"POST {TOKENIZE} HTTP/1.1\r\ncontent-length: 99999\r\n\r\n".encode())
+        wait_until(lambda: len(cast(Any, its).get_buffer(-1)) == 2**18)
+
+
 def test_what_is_not_http(served: Served) -> None:
     with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a browser that was told https://
@@ -218,8 +240,11 @@ def test_an_answer_that_is_not_read_is_dropped(served_models: dict[str, ServedMo
             connection.sendall(head.encode() + body)
             begin = read_until(b"\r\n\r\n", connection, 1)
             [length] = re.findall(rb"content-length: (\d+)", begin)
+            guards: Any = served.server.config.app
+            assert guards._unread_bytes == int(length)
             while served.server.server_state.connections:
                 time.sleep(0.02)
+            wait_until(lambda: guards._unread_bytes == 0)
             assert 0 < len(read_all(connection)) < int(length)
         assert served.ask() == 200
 

@@ -33,6 +33,43 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     assert b"the body did not arrive within 0.05 s" in sent[1]["body"]
 
 
+def test_answers_that_clients_do_not_take_are_few() -> None:
+    sizes = iter([30_000, 30_000, 10_000, 30_000])
+    guards = app_of({}, Limits(bodies_bytes=50_000))
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        body = b"a" * next(sizes)
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def ask(is_taken: asyncio.Event) -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                await is_taken.wait()
+            sent.append(message)
+
+        await guards({"type": "http", "method": "GET", "path": "/", "headers": []}, asyncio.sleep, send)
+        return sent
+
+    async def clients() -> list[list[Any]]:
+        taken, late = asyncio.Event(), asyncio.Event()
+        taken.set()
+        slow = asyncio.ensure_future(ask(late))
+        await asyncio.sleep(0)
+        others = [await ask(taken), await ask(taken)]
+        late.set()
+        return [await slow, *others, await ask(taken)]
+
+    guards._app = answer
+    answers = asyncio.run(clients())
+    assert [each[0]["status"] for each in answers] == [200, 429, 200, 200]
+    assert (b"retry-after", b"1") in answers[1][0]["headers"]
+    assert json.loads(answers[1][1]["body"])["error"]["code"] == "busy"
+
+
 def test_every_address_that_is_posted_to_is_counted_by_its_name() -> None:
     app = app_of({})
     with TestClient(app) as client:
