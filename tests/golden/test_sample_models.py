@@ -25,7 +25,8 @@ def test_transformers_opens_a_sample_encoder(name: str, text: str, word: str, sa
     tokenizer = AutoTokenizer.from_pretrained(directory)
     inputs = tokenizer(text, return_tensors="pt")
     (gap,) = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero().flatten().tolist()
-    likeliest = model.eval()(**inputs).logits[0, gap].softmax(-1).topk(5)
+    probabilities = model.eval()(**inputs).logits[0, gap].softmax(-1)
+    likeliest = probabilities.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0).topk(5)
     ours = fill_mask(directory, text, top_k=5)
     assert ours[0]["token_str"] == word
     assert [each["token"] for each in ours] == likeliest.indices.tolist()

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from unmask.batch import pack
 from unmask.errors import InputError
+from unmask.inference.mask_filling import likeliest
 from unmask.inference.predictor import Predictor
 from unmask.io.rows import Row
 from unmask.models.encoder import TokenEncoder
@@ -83,9 +84,8 @@ def answers_of_layers(
     found = []
     for layer, state in enumerate([*map(norm, lower), last]):
         logits = head(state[place : place + 1].to(encoder.word_embeddings.dtype), encoder.word_embeddings)
-        probabilities = logits.float().softmax(-1)[0]
-        scores, tokens = probabilities.topk(top_k)
-        found.append(LayerAnswer(layer, [tokenizer.decode([token]) for token in tokens.tolist()], scores.tolist()))
+        [scores], [tokens] = (each.tolist() for each in likeliest(logits.float().softmax(-1), tokenizer, top_k))
+        found.append(LayerAnswer(layer, [tokenizer.decode([token]) for token in tokens], scores))
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
@@ -39,15 +39,26 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
         top_k: answers for each mask, at least 1.
 
     Returns:
-        The likeliest first: `score` (the token's probability), `token` (its id), `token_str`, `sequence` (the text as
-        it was given, with the token in place of the mask). With several masks, the answers for each in turn, with
-        `mask`, its number from 0; each mask is filled while the others stay.
+        The likeliest first, special tokens left out: `score` (the token's probability among all), `token` (its id),
+        `token_str`, `sequence` (the text as it was given, with the token in place of the mask). With several masks, the
+        answers for each in turn, with `mask`, its number from 0; each mask is filled while the others stay.
 
     Raises:
         InputError: this is not a text, there is no mask in it, or it is too long for the model.
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
     """
     return MaskFiller(model, device="cpu").fill(text, top_k)  # for one text a GPU is not worth its start
+
+
+def likeliest(probabilities: Tensor, tokenizer: TextTokenizer, top_k: int) -> tuple[Tensor, Tensor]:
+    """(rows, up to `top_k`) probabilities and ids of the likeliest tokens; special ones stand for no text.
+
+    Args:
+        probabilities: (rows, vocabulary), which are changed.
+    """
+    special = torch.tensor(tokenizer.special_ids, device=probabilities.device)
+    ordinary = probabilities.index_fill_(1, special, -1)
+    return ordinary.topk(min(top_k, probabilities.shape[1] - len(special)))
 
 
 @dataclass(frozen=True)
@@ -181,7 +192,7 @@ class MaskFiller:
         if not probabilities.isfinite().all():
             raise ModelError(NOT_FINITE)
         if among is None:
-            scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
+            scores, tokens = likeliest(probabilities, self.tokenizer, top_k)
         else:
             scores, order = probabilities[:, list(among)].sort(descending=True)
             tokens = torch.tensor(among, dtype=torch.int64)[order.cpu()]

@@ -90,7 +90,7 @@ def example(**body: Any) -> Any:
     return Body(examples=[body])
 
 
-@router.post("/{name}/fill-mask", summary="The likeliest tokens for each [MASK]")
+@router.post("/{name}/fill-mask", summary="The likeliest tokens for each [MASK], special ones left out")
 async def fill_mask(
     request: Request, name: str, body: Annotated[MaskRequest, example(inputs=["The sky is [MASK] ."], top_k=3)]
 ) -> Answer:

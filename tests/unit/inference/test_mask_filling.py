@@ -22,12 +22,15 @@ from unmask.tokenization.learning.extension import extend_tokenizer
 def test_answers_are_those_of_transformers(tiny_model: Path, text: str) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer, FillMaskPipeline
 
-    pipeline = FillMaskPipeline(
-        model=AutoModelForMaskedLM.from_pretrained(tiny_model), tokenizer=AutoTokenizer.from_pretrained(tiny_model)
-    )
-    expected = pipeline(text, top_k=7)
-    if isinstance(expected[0], list):  # several masks
-        expected = [{"mask": number, **answer} for number, answers in enumerate(expected) for answer in answers]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    pipeline = FillMaskPipeline(model=AutoModelForMaskedLM.from_pretrained(tiny_model), tokenizer=tokenizer)
+    every = pipeline(text, top_k=len(tokenizer))
+    by_mask = every if isinstance(every[0], list) else [every]
+    expected = [
+        {"mask": number, **answer} if len(by_mask) > 1 else answer
+        for number, answers in enumerate(by_mask)
+        for answer in [each for each in answers if each["token"] not in tokenizer.all_special_ids][:7]
+    ]
     answers = fill_mask(tiny_model, text, top_k=7)
     for answer, other in zip(answers, expected, strict=True):
         # Probabilities in float32 from two implementations: the last digits differ.
@@ -40,7 +43,7 @@ def test_answers_are_those_of_transformers(tiny_model: Path, text: str) -> None:
 def words_in_place(model: Path, text: str) -> dict[str, str]:
     """By its entry in the vocabulary, what each token gives in place of the first mask."""
     filler = MaskFiller(model)
-    answers = filler.fill(text, 10**6)[: filler.tokenizer.vocab_size]
+    answers = [answer for answer in filler.fill(text, 10**6) if not answer.get("mask")]
     return {filler.tokenizer.token_strings[answer["token"]]: answer["sequence"] for answer in answers}
 
 
@@ -79,6 +82,18 @@ def test_words_that_are_asked_for_have_the_scores_of_the_whole_list(tmp_path: Pa
     assert filler.answer([text], 1, filler.find_tokens(["absent"])) == [[]]
 
 
+def test_special_tokens_fill_no_blank_unless_they_are_asked_for(tiny_model: Path) -> None:
+    filler = MaskFiller(tiny_model)
+    text = filler.encode("a man [MASK] outside.")
+    special = filler.tokenizer.special_ids
+    every = filler.answer([text], 10**6)[0]
+    assert {answer["token"] for answer in every} == set(range(filler.tokenizer.vocab_size)) - set(special)
+    [unknown] = filler.answer([text], among=filler.find_tokens(["[UNK]"]))[0]
+    assert unknown["token"] == filler.tokenizer.unk_id
+    of_special = filler.answer([text], among=special)[0]
+    assert sum(answer["score"] for answer in every + of_special) == pytest.approx(1, abs=1e-5)
+
+
 def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     filler = MaskFiller(tiny_model)
     with pytest.raises(InputError, match=r"no \[MASK\] in 'a man': put \[MASK\] where a word is wanted"):
@@ -92,7 +107,7 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
             filler.fill("[MASK]", wrong)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no such directory"):
         fill_mask(tmp_path / "absent", "[MASK]")
-    assert len(filler.fill("[MASK]", 10**6)) == 400  # all there are
+    assert len(filler.fill("[MASK]", 10**6)) == 400 - 5  # all there are, special tokens left out
 
 
 def test_positions_that_training_has_not_reached_are_not_read(tiny_model: Path, tmp_path: Path) -> None:
