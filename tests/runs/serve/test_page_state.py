@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from support.serving import serving
-from support.untrained import save_masked_lm
+from support.untrained import save_masked_lm, save_task_model
 from unmask.serving.engine.models import open_models
 
 
@@ -127,6 +128,9 @@ def test_tokens_that_a_model_does_not_know_are_told(browser: Any, tmp_path: Path
     english = save_masked_lm(tmp_path / "english", "bert", ["the sky is blue and the sea is green ."] * 40)
     page = browser.new_page()
     with serving(open_models([f"korean={korean}", f"english={english}"], "fp32")) as address:
+        page.goto(f"{address}/#fill?model=korean&text=ж+ш+щ+[MASK]+.")
+        page.get_by_text("3 of 5 tokens are unknown to korean, and all the same to it", exact=True).wait_for()
+        page.goto("about:blank")
         page.goto(f"{address}/#fill?model=korean&text=the+sky+is+[MASK]+.")
         page.get_by_text("3 of 5 tokens are unknown to korean: choose english").wait_for()
         page.get_by_label("Model").select_option("english")
@@ -135,3 +139,19 @@ def test_tokens_that_a_model_does_not_know_are_told(browser: Any, tmp_path: Path
         page.wait_for_timeout(200)
         assert page.get_by_text("unknown to").count() == 0
         page.close()
+
+
+def test_an_unknown_token_is_shown_as_the_text_that_it_stands_for(browser: Any, tmp_path: Path) -> None:
+    text, base = "😂 ж sky e\u0301", save_masked_lm(tmp_path / "base", "bert", ["the sky is blue ."] * 40)
+    judge = save_task_model(tmp_path / "judge", base, name="classification", labels=["dull", "warm"], max_length=32)
+    page = browser.new_page()
+    with serving(open_models([f"judge={judge}"], "fp32")) as address:
+        for panel in ("tokens", "attention", "classes"):
+            page.goto("about:blank")
+            page.goto(f"{address}/#{panel}?{urlencode({'model': 'judge', 'text': text, 'method': 'erasure'})}")
+            page.locator(".answer[aria-busy=false] svg text").get_by_text("😂", exact=True).first.wait_for()
+            drawn = page.locator(".answer svg text").all_text_contents()
+            assert {"😂", "ж", "sky"} <= {*drawn}
+            assert "[UNK]" not in drawn
+            assert page.locator(".answer svg title").get_by_text("[UNK]").count() >= 2
+    page.close()

@@ -189,17 +189,18 @@ export function lines(steps, series, at, width, label) {
     ${text(width - right, height - 6, `step ${steps.at(-1).toLocaleString("en")}`, { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`);
 }
 
-/** Tokens on both sides, a line from each to those that it attends to by at least `least`. */
+/** Tokens, pieces as those of `flow`, on both sides, a line from each to those that it attends to by at least `least`. */
 export function links(tokens, weights, least, width, label) {
   const step = 24;
-  const side = Math.min(width / 3, Math.max(...tokens.map((token) => widthOf(token))) + 12);
+  const side = Math.min(width / 3, Math.max(...tokens.map((token) => widthOf(token.text))) + 12);
   const drawn = weights.flatMap((row, from) => row.map((value, to) => ({ from, to, value })).filter((each) => each.value >= least));
   const y = (place) => place * step + 16;
   return frame(width, tokens.length * step + 6, label, html`
     ${drawn.map((each) => html`<line x1=${side + 4} x2=${width - side - 4} y1=${y(each.from)} y2=${y(each.to)}
-      stroke="var(--training)" stroke-width=${0.5 + 4 * each.value} stroke-opacity=${0.15 + 0.85 * each.value}><title>${`${tokens[each.from]} → ${tokens[each.to]}: ${percent(each.value)}`}</title></line>`)}
-    ${tokens.map((token, place) => html`
-      ${text(side - 4, y(place) + 5, token, { "text-anchor": "end" })}${text(width - side + 4, y(place) + 5, token)}`)}`);
+      stroke="var(--training)" stroke-width=${0.5 + 4 * each.value} stroke-opacity=${0.15 + 0.85 * each.value}><title>${`${tokens[each.from].text} → ${tokens[each.to].text}: ${percent(each.value)}`}</title></line>`)}
+    ${tokens.map((token, place) => html`<g>${token.title ? html`<title>${token.title}</title>` : ""}
+      ${[{ x: side - 4, "text-anchor": "end" }, { x: width - side + 4 }].map(({ x, ...more }) =>
+        text(x, y(place) + 5, token.text, { ...more, "text-decoration": token.isMarked ? "underline" : "none" }))}</g>`)}`);
 }
 
 const SVG = "http://www.w3.org/2000/svg";

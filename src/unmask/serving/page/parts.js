@@ -94,21 +94,30 @@ function Samples({ answer: { samples, fields, model, use, run } }) {
 
 const textsOf = (values) => Object.values(values).filter(Boolean);
 
-/** How a model cuts texts: of its tokens how many are unknown, and how many it needs for each byte. */
-async function cutting(texts, its) {
-  const text = withMask(texts.join(" "), its);
-  const { tokens } = (await predict(idOf(its), "tokenize", text)).found;
-  const unknown = tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
-  return { unknown, total: tokens.length, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
+const isUnknown = (token) => /^[[<]unk[\]>]$/i.test(token);
+
+/** How a model cuts a text: its tokens, what each unknown one stands for, and how many it needs for each byte. */
+export async function cutting(text, its) {
+  const { tokens, ids, offsets } = (await predict(idOf(its), "tokenize", text)).found;
+  const characters = [...text]; // the server counts characters, not halves of them
+  const unknown = offsets.filter((_, place) => isUnknown(tokens[place])).map((bounds) => characters.slice(...bounds).join(""));
+  return { tokens, ids, unknown, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
 }
 
-/** What is to be said of texts with tokens that are unknown to the model which is asked about them. */
+/** Tokens as pieces of a figure: an unknown one is the text that it stands for, with a line under it. */
+export function piecesOf(tokens, unknown) {
+  const texts = unknown.values();
+  return tokens.map((token) => (isUnknown(token) ? { text: texts.next().value || token, title: token, isMarked: true } : { text: token }));
+}
+
+/** What is to be said of texts with many tokens that are unknown to the model which is asked about them. */
 async function unknownTo(its, use, texts) {
   if (!has(idOf(its), "tokenize")) return "";
-  const { unknown, total } = await cutting(texts, its);
-  if (!unknown) return "";
+  const { unknown: { length }, tokens } = await cutting(withMask(texts.join(" "), its), its);
+  if (length < 3 || length <= 0.05 * tokens.length) return ""; // as in inference/coverage.py
   const best = await bestReader(its, use, texts);
-  return `${unknown} of ${total} tokens ${unknown === 1 ? "is" : "are"} unknown to ${idOf(its)}: choose ${best === its ? "another model" : best}`;
+  const told = `${length} of ${tokens.length} tokens ${length === 1 ? "is" : "are"} unknown to ${idOf(its)}`;
+  return `${told}${best === its ? ", and all the same to it" : `: choose ${best}`}`;
 }
 
 /** The first sample of as many texts as the model reads, or of those the one that it reads best, if much better: in a
@@ -121,8 +130,8 @@ async function bestSample(samples, its) {
   const alike = all.filter((values) => values === first || textsOf(values).length === textsOf(first).length);
   alike.sort((one, other) => (other === first) - (one === first));
   const costs = await Promise.all(alike.map(async (values) => {
-    const { unknown, tokensPerByte } = await cutting(textsOf(values), its);
-    return unknown + tokensPerByte;
+    const { unknown, tokensPerByte } = await cutting(withMask(textsOf(values).join(" "), its), its);
+    return unknown.length + tokensPerByte;
   }));
   const least = Math.min(...costs);
   return 3 * least < 2 * costs[0] ? alike[costs.indexOf(least)] : first;
@@ -135,7 +144,7 @@ async function bestReader(current, use, texts) {
   const names = [...(ids.includes(idOf(current)) ? [current] : []), ...ids.filter((id) => id !== idOf(current))];
   const unknown = await Promise.all(names.map(async (name) => {
     if (!has(idOf(name), "tokenize")) return name === names[0] ? 0 : Infinity;
-    return (await cutting(texts, name)).unknown;
+    return (await cutting(withMask(texts.join(" "), name), name)).unknown.length;
   }));
   return names[unknown.indexOf(Math.min(...unknown))];
 }

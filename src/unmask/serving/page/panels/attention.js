@@ -2,7 +2,7 @@
 import { askModel } from "../api.js";
 import { links } from "../figures.js";
 import { html } from "../html.js";
-import { answering, Choice, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
+import { answering, Choice, chosen, cutting, Figure, ModelChoice, piecesOf, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
 
 const SAMPLES = [
@@ -18,13 +18,14 @@ const head = field("attention", "head", 0);
 const least = field("attention", "least", 0.1);
 
 const answer = answering({ model, use: "attention", fields: { text }, samples: SAMPLES }, async () => {
-  const found = await askModel(chosen(model, "attention"), "attention", { text: text.value });
+  const its = chosen(model, "attention");
+  const [found, { unknown }] = await Promise.all([askModel(its, "attention", { text: text.value }), cutting(text.value, its)]);
   layer.value = Math.max(0, Math.min(Math.trunc(layer.value), found.weights.length - 1)); // another model may have fewer
   head.value = Math.max(-1, Math.min(Math.trunc(head.value), found.weights[0].length - 1));
-  return found;
+  return { ...found, unknown };
 });
 
-function show({ tokens, weights }) {
+function show({ tokens, weights, unknown }) {
   const number = Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1));
   const its = weights[number];
   const rows = (head.value < 0
@@ -37,7 +38,7 @@ function show({ tokens, weights }) {
       <label class="slider">At least ${Math.round(least.value * 100)} %
         <input type="range" min="0" max="0.9" step="0.05" value=${least.value} onInput=${(event) => (least.value = Number(event.target.value))} /></label>
     </div>
-    <${Figure} title=${`Layer ${number + 1}, ${head.value < 0 ? "all heads" : `head ${Math.trunc(head.value) + 1}`}: from each token (left) to those it attends to (right)`}>${links(tokens, rows, least.value, width.value, "Attention")}<//>`;
+    <${Figure} title=${`Layer ${number + 1}, ${head.value < 0 ? "all heads" : `head ${Math.trunc(head.value) + 1}`}: from each token (left) to those it attends to (right)`}>${links(piecesOf(tokens, unknown), rows, least.value, width.value, "Attention")}<//>`;
 }
 
 export const attention = {

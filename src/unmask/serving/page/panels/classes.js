@@ -2,7 +2,7 @@
 import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, Choice, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
+import { answering, Choice, chosen, cutting, Figure, ModelChoice, piecesOf, TextBox, width } from "../parts.js";
 import { field, has, JUDGING, models, reads } from "../state.js";
 
 const SAMPLES = [
@@ -36,8 +36,10 @@ const answer = answering({ model, use: JUDGING, fields: { text, second }, sample
   const read = await predict(name, "classify", asked);
   if (how === "none") return read;
   if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
+  const said = Object.values(asked).join(" ");
   try {
-    return { ...read, said: Object.values(asked).join(" "), how, words: await askModel(name, "words", { input: asked, method: how }) };
+    const [words, { unknown }] = await Promise.all([askModel(name, "words", { input: asked, method: how }), cutting(said, name)]);
+    return { ...read, said, how, words, unknown };
   } catch (error) {
     return { ...read, note: error.message };
   }
@@ -49,7 +51,7 @@ const WEIGHTS = {
   integrated_gradients: "its part of the difference that hiding all tokens makes to the label’s logit",
 };
 
-function show({ found, said, how, words, note }) {
+function show({ found, said, how, words, unknown, note }) {
   if ("value" in found) return html`<p class="big">${Number(found.value.toPrecision(6))}</p><p class="about">On the scale of the numbers that the model was trained with.</p>`;
   const rows = Object.entries(found.probabilities)
     .map(([label, value]) => ({ label: found.labels?.includes(label) ? `✓ ${label}` : label, values: [value] }))
@@ -60,12 +62,12 @@ function show({ found, said, how, words, note }) {
   return html`<${Figure} title=${title}>${bars(rows, width.value, "Probabilities of labels")}<//>
     ${note && html`<p class="about">Which words carried it is not shown: ${note}</p>`}
     ${words && html`<${Figure} title=${`What speaks for (blue) and against (orange) “${words.label}”`}>
-      ${flow(words.tokens.map((token, place) => ({
-        text: token,
+      ${flow(piecesOf(words.tokens, unknown).map((piece, place) => ({
+        ...piece,
         ink: words.weights[place] >= 0 ? "var(--training)" : "var(--held-out)",
         strength: (0.5 * Math.abs(words.weights[place])) / most,
         note: Math.abs(words.weights[place]) >= 0.005 ? words.weights[place].toFixed(2) : "",
-        title: `${token}: ${words.weights[place].toPrecision(3)}`,
+        title: `${words.tokens[place]}: ${words.weights[place].toPrecision(3)}`,
       })), width.value, "The words that the label rests on", said)}<//>
       <p class="about">Below a token: ${WEIGHTS[how]}.</p>`}`;
 }

@@ -1,8 +1,7 @@
 // How two tokenizers cut a text.
-import { predict } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
+import { answering, chosen, cutting, Figure, ModelChoice, piecesOf, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
 
 const SAMPLES = [
@@ -18,12 +17,11 @@ const INKS = ["var(--training)", "var(--held-out)"];
 
 const answer = answering({ model, use: "tokenize", fields: { text }, samples: SAMPLES }, async () => {
   const names = [chosen(model, "tokenize"), ...(other.value ? [other.value] : [])];
-  const found = await Promise.all(names.map((name) => predict(name, "tokenize", text.value)));
-  return names.map((name, place) => ({ name, ...found[place].found }));
+  return Promise.all(names.map(async (name) => ({ name, ...(await cutting(text.value, name)) })));
 });
 
-const show = (found) => found.map(({ name, tokens, ids }) => html`<${Figure} title=${`${name}: ${tokens.length} tokens`}>
-  ${flow(tokens.map((token, place) => ({ text: token, note: String(ids[place]), ink: INKS[place % 2], strength: 0.22 })), width.value, `The tokens of ${name}`)}<//>`);
+const show = (found) => found.map(({ name, tokens, ids, unknown }) => html`<${Figure} title=${`${name}: ${tokens.length} tokens`}>
+  ${flow(piecesOf(tokens, unknown).map((piece, place) => ({ ...piece, note: String(ids[place]), ink: INKS[place % 2], strength: 0.22 })), width.value, `The tokens of ${name}`)}<//>`);
 
 export const tokens = {
   id: "tokens",
