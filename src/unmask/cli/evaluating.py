@@ -150,15 +150,15 @@ def compare_command(
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
+    names = _names_of(result)
     differently = result["answered_differently"]
     print(f"{result['task']}: {result['n']:,} examples, {differently:,} answered differently")
-    print(f"  {'':<24} {'one':>10} {'other':>10} {'difference':>11}  (95 %)")
+    print(f"  {names['']} {'one':>10} {'other':>10} {'difference':>11}  (95 %)")
     for metric, values in result["metrics"].items():
-        name = f"f1 of {result['positive_label']}" if metric == "f1" and "positive_label" in result else metric
         chance = "   within chance" if values["low"] <= 0 <= values["high"] else ""
         between = f"({values['low']:+.4f} to {values['high']:+.4f})"
         figures = f"{values['one']:>10.4f} {values['other']:>10.4f} {values['difference']:>+11.4f}"
-        print(f"  {name:<24} {figures}  {between}{chance}")
+        print(f"  {names[metric]} {figures}  {between}{chance}")
     for key, (first, second) in result["settings"].items():
         print(f"  {key}: {first} and {second}")
     print("difference: other less one. Chance is that of the examples; a seed changes a model too (search.restarts)")
@@ -223,10 +223,22 @@ def _print_figures(result: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(result, ensure_ascii=False))
         return
     print(f"{result['task']}: {result['n']:,} examples")
-    positive = {"f1": f"f1 of {result['positive_label']}"} if "positive_label" in result else {}
+    names = _names_of(result)
     for metric, value in result["metrics"].items():
-        name, interval = positive.get(metric, metric), result.get(f"{metric}_interval")
+        interval = result.get(f"{metric}_interval")
         between = f"  ({interval['low']:.4f} to {interval['high']:.4f})" if interval else ""
-        print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}{between}")
+        print(f"  {names[metric]} {value:,}" if isinstance(value, int) else f"  {names[metric]} {value:.4f}{between}")
     if "expected_calibration_error" in result:
-        print(f"  {'calibration error':<24} {result['expected_calibration_error']:.4f}")
+        print(f"  {names['calibration error']} {result['expected_calibration_error']:.4f}")
+
+
+def _names_of(result: dict[str, Any]) -> dict[str, str]:
+    """The names of metrics as they are shown, all of one width on a terminal, where a Korean letter takes two places;
+    and of nothing."""
+    from rich.cells import cell_len, set_cell_size
+
+    names = {metric: metric for metric in ("", "calibration error", *result["metrics"])}
+    if "f1" in names and "positive_label" in result:
+        names["f1"] = f"f1 of {result['positive_label']}"
+    width = max(24, *map(cell_len, names.values()))
+    return {metric: set_cell_size(name, width) for metric, name in names.items()}

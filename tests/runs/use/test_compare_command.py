@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rich.cells import cell_len
+
 from support.commands import Command
 from support.files import write_rows
 from support.untrained import save_bert
 
 
 def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
-    rows = [{"text": text, "label": label} for text, label in (("a man", "a"), ("the dog", "b"), ("an old house", "b"))]
+    rows = [
+        {"text": text, "label": label}
+        for text, label in (("a man", "a"), ("the dog", "부정"), ("an old house", "부정"))
+    ]
     data = write_rows(tmp_path / "data.jsonl", *rows)
     words = [
         f"init_from={save_bert(tmp_path / 'base', [row['text'] for row in rows])}",
@@ -26,7 +31,9 @@ def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
     printed = unmask("compare", *runs, "--data", data).output
     assert "classification: 3 examples, 0 answered differently" in printed
     assert "too few examples differently for an interval" in printed
-    assert "  f1 of b  " in printed
+    assert "  f1 of 부정  " in printed
+    columns = {cell_len(line.partition("(")[0]) for line in printed.splitlines() if " to " in line}
+    assert len(columns) == 1, "a Korean letter takes two places"
     assert "within chance" in printed
     assert "  seed: 0 and 1\n" in printed
     found = json.loads(unmask("compare", *runs, "--data", data, "--json").output)
