@@ -1,8 +1,8 @@
 """Rows of tables, each with the place it came from; how records that cannot be read are handled; and names of columns
 that look alike.
 
-Names may differ in blanks, invisible characters or composed letters: macOS, for one, writes the names of files with
-decomposed letters (Unicode's NFD), and other systems composed (NFC).
+A name is found with decomposed letters (Unicode's NFD), as macOS writes, for one, the names of files, where it is given
+composed (NFC), and the reverse; not where blanks or invisible characters differ.
 """
 
 from __future__ import annotations
@@ -50,9 +50,15 @@ class Row:
 
 
 def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
-    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`."""
+    """The field of this name, or the only one whose name is the same in composed letters; where there is none,
+    `labels.label` means the field `label` of the object `labels`."""
     if name in fields:
         return fields[name]
+    if not name.isascii():
+        composed = unicodedata.normalize("NFC", name)
+        alike = [field for field in fields if unicodedata.normalize("NFC", field) == composed]
+        if len(alike) == 1:
+            return fields[alike[0]]
     value: Any = fields
     for part in name.split("."):
         if not isinstance(value, Mapping) or part not in value:

@@ -21,7 +21,7 @@ from unmask.tasks.settings import ColumnSettings
 CHOICE = new_task("choice", ColumnSettings(context="문맥", choices="보기", label="정답"))
 QA = new_task("qa", ColumnSettings(question="질문", context="문맥", answers="정답"))
 TAGGING = new_task("tagging", ColumnSettings(tokens="단어", tags="품사"))
-DECOMPOSED = {name: normalize("NFD", name) for name in ("문맥", "정답", "단어", "품사")}
+SIMILAR = {name: f"{name}\u200b" for name in ("문맥", "정답", "단어", "품사")}
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,22 @@ DECOMPOSED = {name: normalize("NFD", name) for name in ("문맥", "정답", "단
 def test_the_column_that_looks_like_the_missing_one_is_named(
     task: Task[Any, Any, Any], fields: dict[str, Any], missing: str, tmp_path: Path
 ) -> None:
-    path = write_rows(tmp_path / "a.jsonl", {**fields, DECOMPOSED[missing]: "a"})
-    told = f" It is written {DECOMPOSED[missing]!a}, where {missing!a} is meant: write both one way. Name "
+    path = write_rows(tmp_path / "a.jsonl", {**fields, SIMILAR[missing]: "a"})
+    told = f" It is written {SIMILAR[missing]!a}, where {missing!a} is meant: write both one way. Name "
     with pytest.raises(InputError, match=rf"^{path}:1: no column '{missing}'") as refused:
         list(task.fit_to(path).load(path, ExampleCounts()))
     assert told in str(refused.value)
+
+
+def test_a_column_is_found_as_macos_writes_it_if_there_is_one() -> None:
+    apart = normalize("NFD", "정답")
+    for there, name in ((apart, "정답"), ("정답", apart)):
+        row = Row({there: "a", "text": "b"}, "a:1")
+        assert name in row
+        assert row[name] == "a"
+    assert Row({apart: "a", "정답": "b"}, "a:1")["정답"] == "b"
+    between = normalize("NFC", "정") + normalize("NFD", "답")
+    assert between not in Row({apart: "a", "정답": "b"}, "a:1"), "which of the two is not known"
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_labels_that_differ_only_in_the_case_are_told(caplog: pytest.LogCaptureF
     assert told in caplog.text
 
 
-@pytest.mark.parametrize("field", [normalize("NFD", "리뷰"), " 리뷰", "리뷰\u200b"])
+@pytest.mark.parametrize("field", [" 리뷰", "리뷰\u200b"])
 def test_a_column_that_looks_like_the_missing_one_is_named(field: str) -> None:
     row = Row({"번호": "1", field: "a"}, "a.csv:2")
     told = rf" It is written {field!a}, where '\ub9ac\ubdf0' is meant: write both one way. Name "
