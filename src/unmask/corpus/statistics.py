@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from unmask.corpus.cleaning.cleaning import COMPOSED
 from unmask.corpus.documents import CorpusCounts
 from unmask.io.progress import human_bytes
 
@@ -65,7 +66,8 @@ def _rows(statistics: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for reason, amount in statistics["dropped"].items():
         yield (f"  dropped: {reason}", _taken(amount["count"]), "", *bytes_and_share(amount["utf8_bytes"], True))
     for what, amount in statistics["removed"].items():
-        yield (f"  removed: {what}", "", f"{amount['count']:,}", *bytes_and_share(amount["utf8_bytes"], True))
+        done = "rewritten" if what == COMPOSED else "removed"
+        yield (f"  {done}: {what}", "", f"{amount['count']:,}", *bytes_and_share(amount["utf8_bytes"], True))
     yield ("went out", f"{statistics['documents']:,}", "", *bytes_and_share(statistics["utf8_bytes"], False))
 
 
