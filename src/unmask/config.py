@@ -214,6 +214,7 @@ KEYS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mask_prob", "masking_prob", "mask_probability", "masked_lm_prob"), "target_prob"),
     **dict.fromkeys(("mlm_prob", "mlm_probability"), "target_prob"),
     "lr": "learning_rate",
+    **dict.fromkeys(("entities", "spans"), "tags"),
 }
 """The last part of a key as other programs call it -> what it is called here."""
 

@@ -184,6 +184,8 @@ def test_other_alternatives_take_each_others_place(tmp_path: Path) -> None:
     data = "init_from: m\ndata: {train: t, columns: {text: x}}"
     words = ["data.columns.text_a=p", "data.columns.text_b=q"]
     assert load_finetune_recipe(write(tmp_path, data), words).data.columns.texts == ("p", "q")
+    with pytest.raises(SettingsError, match=r"unknown key data\.columns\.entities; did you mean data\.columns\.tags"):
+        load_finetune_recipe(write(tmp_path, data), ["data.columns.entities=개체"])
 
 
 def test_every_alternative_is_a_key() -> None:
