@@ -211,10 +211,8 @@ def _describe_undecodable(
     if settings is None:
         return what
     what += f": if that is right, give {settings.option('encoding', fitting)}"
-    if settings.encoding != "utf-8":  # which was given for some file
-        how = f"iconv -f {settings.encoding.replace('_', '-')} -t {fitting}"
-        what += f". All files here are read in one encoding: convert those in another ({how})"
-    return what
+    other, one = (fitting, "utf-8") if settings.encoding == "utf-8" else (settings.encoding.replace("_", "-"), fitting)
+    return f"{what}. All files here are read in one encoding: convert those in another (iconv -f {other} -t {one})"
 
 
 def _as_it_was(content: bytes, encoding: str) -> bytes:

@@ -89,19 +89,19 @@ def _rows_of(
     elif file.path == STANDARD_INPUT:
         raise InputError(f"{file}: {NEEDS_NAME}")
     else:
-        known = [end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS]
+        known = ", ".join([*(end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS), ".parquet"])
         raise InputError(
-            f"{file}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it (of a "
-            "workbook save the sheet as .csv), or name its kind where the command takes --format"
-            f"{txt_advice(file)}"
+            f"{file}: unknown kind of file: {txt_advice(file) or f'expected {known}; '}"
+            "convert or rename it (of a workbook save the sheet as .csv), or name its kind where the command takes "
+            "--format"
         )
 
 
 def txt_advice(file: InputFiles) -> str:
-    """The end of a message about a file of an unknown kind: how a `.txt` is read as a table."""
+    """For a message about a file of an unknown kind, how a `.txt` is read as a table; nothing of another."""
     if file.suffixes[0] != ".txt":
         return ""
-    return f"; a .txt is read as a table with {file.settings.option('separator', 'tab')}"
+    return f"a .txt is read as a table with {file.settings.option('separator', 'tab')}; "
 
 
 def read_line_format(

@@ -132,9 +132,9 @@ def split_file(
         raise InputError(f"{file}: {NEEDS_NAME}")
     else:
         raise InputError(
-            f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet, or for tagging "
-            "one word a line in .conll, .txt, .bio, .iob, .train, .testa, .testb or .conllu; rename or convert it"
-            f"{txt_advice(file)}"
+            f"{file}: unknown kind of file for {task}: {txt_advice(file)}expected .json, .jsonl, .tsv, .csv or "
+            ".parquet, or for tagging one word a line in .conll, .txt, .bio, .iob, .train, .testa, .testb or .conllu; "
+            "rename or convert it"
         )
     groups = [part.group or f"\0{number}" for number, part in enumerate(parts)]
     splits = _splits(parts, groups if group is not None else one_spelling(groups), file)

@@ -300,7 +300,11 @@ def test_a_header_longer_than_any_cell_is_refused(tmp_path: Path, monkeypatch: p
             r"a\.xlsx: unknown kind .*\.parquet; convert or rename it \(of a workbook save the sheet as \.csv",
         ),
         ("a.tsv", b'text\tlabel\n"a\nb"\tx\n', "if yours are between quotes, give data.quoted=true"),
-        ("a.txt", b"text", r"a\.txt: unknown kind of file"),
+        (
+            "a.txt",
+            b"text",
+            r"a\.txt: unknown kind of file: a \.txt is read as a table with data\.separator=tab; convert or rename it",
+        ),
     ],
 )
 def test_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -447,7 +451,12 @@ def test_no_encoding_is_named_where_others_are_likely(tmp_path: Path, text: str,
 @pytest.mark.parametrize(
     ("given", "encoding", "told"),
     [
-        ("utf-8", "cp949", r"a\.csv:2: not UTF-8 .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949"),
+        (
+            "utf-8",
+            "cp949",
+            r"a\.csv:2: not UTF-8 .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949\. "
+            r"All files here are read in one encoding: convert those in another \(iconv -f cp949 -t utf-8\)",
+        ),
         ("euc-kr", "cp949", r"a\.csv:2: not euc_kr: .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949"),
         (
             "euc-kr",

@@ -54,9 +54,9 @@ def shown(text: str) -> str:
 
 
 def readable(word: CutWord) -> str:
-    """A word's pieces; the word itself where they say nothing."""
+    """A word's pieces; the word itself, with their number, where they say nothing."""
     pieces = "·".join(word.pieces)
-    return word.word if any(sign in pieces for sign in UNREADABLE) else pieces
+    return f"{word.word} ({len(word.pieces)})" if any(sign in pieces for sign in UNREADABLE) else pieces
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import read_documents
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.reports.tokenizer_page import write_page
-from unmask.tokenization.comparison.report import TokenizerFigures, TokenizersReport, report_tokenizers
-from unmask.tokenization.comparison.tables import WIDTH, format_report, share
+from unmask.tokenization.comparison.report import CutWord, TokenizerFigures, TokenizersReport, report_tokenizers
+from unmask.tokenization.comparison.tables import WIDTH, format_report, readable, share
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -283,3 +283,8 @@ def test_a_missing_segmenter_is_named_before_the_text_is_read(tmp_path: Path, mo
     monkeypatch.setitem(segmenters.SEGMENTERS, "kiwi", segmenters._load_kiwi_segmenter.__wrapped__)
     with pytest.raises(SettingsError, match="kiwi needs the library kiwipiepy"):
         report_tokenizers([tmp_path], [tmp_path / "no-text.txt"])
+
+
+def test_a_word_in_parts_of_characters_is_shown_whole_with_their_number() -> None:
+    assert readable(CutWord("는", 3, ("\ufffd", "\ufffd"))) == "는 (2)"
+    assert readable(CutWord("bears", 3, ("bear", "##s"))) == "bear·##s"
