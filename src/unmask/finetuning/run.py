@@ -248,7 +248,7 @@ def _write_results(
     module.eval()
     if isinstance(module, SequenceModule):
         module.rescale()
-    results: dict[str, Any] = {"num_parameters": module.num_parameters, "floors": {}}
+    results: dict[str, Any] = {"num_parameters": module.num_parameters, "step": ending.step, "floors": {}}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
     if dev is not None and run.dev is not None:
         task = dev.tune(ending.figures)

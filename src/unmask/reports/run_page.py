@@ -6,9 +6,9 @@ reader's own fonts and colours, so that any script can be shown and light and da
 The files that are read, if they exist; all but the first two are written for this page:
 
     recipe.yaml, metrics.jsonl, environment.json
-    results.json    final figures by name, nested or not; beside them `num_parameters`, `positive_label` (whose F1 the
-                    figure `f1` of two labels is) and `floors`, what a figure is to
-                    be compared with, by the names of metrics.jsonl: `{"loss/mlm": {"no context": 6.6, "unigram
+    results.json    final figures by name, nested or not; beside them `num_parameters`, `step` (the run's
+                    last), `positive_label` (whose F1 the figure `f1` of two labels is) and `floors`, what a figure is
+                    to be compared with, by the names of metrics.jsonl: `{"loss/mlm": {"no context": 6.6, "unigram
                     entropy": 7.1}}`; `degenerate`, what is wrong with a model that gives every example the same answer;
                     `thresholds_chosen_on`, which examples' figures that choice flatters;
                     `early_stopping`, the `step` of the weights and of how many `evaluations` on dev they are the best;
@@ -70,6 +70,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     floors = results.pop("floors", {})
     floors |= {_held_out(key): its for key, its in floors.items() if key.startswith("loss/")}
     num_parameters = results.pop("num_parameters", None)
+    results.pop("step", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
     calibration = results.pop("calibration", None)

@@ -266,6 +266,7 @@ def test_early_stopping_leaves_the_best_model(tmp_path: Path, recipe: str, words
     assert max(measured) == best + 16 < 100
     results = read_json(tmp_path / "out" / "results.json")
     assert results["early_stopping"] == {"step": best, "evaluations": len(measured)}
+    assert results["step"] == max(measured)
     found = results["dev"]
     assert {f"eval/{name}": value for name, value in found.items()} | {"step": best} == measured[best]
     assert evaluate(model, tmp_path / "dev.jsonl")["metrics"] == {k: v for k, v in found.items() if k != "loss"}

@@ -112,8 +112,10 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
         advice = "start again with a lower optimizer.learning_rate (2e-5 to 5e-5 for BERT-Base)"
         causes.append(too_high(signs, record.training, advice))
     rows, results = record.rows, _results(record)
-    if dev := results.get("dev"):  # of the model, which early stopping takes from before the last rows
-        step = results.get("early_stopping", {}).get("step", max((row["step"] for row in rows), default=0))
+    step = max((row["step"] for row in rows), default=0)
+    # Of the model, which early stopping takes from before the last rows; a resumed run may be past it.
+    if (dev := results.get("dev")) and results.get("step") == step:
+        step = results.get("early_stopping", {}).get("step", step)
         rows = [row for row in record.training if row["step"] <= step]
         rows += [row for row in record.evaluations if row["step"] < step]
         rows.append({"step": step, **{f"eval/{name}": value for name, value in dev.items()}})

@@ -50,11 +50,13 @@ class Ending(NamedTuple):
     """What a run ends with.
 
     Attributes:
+        step: its last one.
         figures: the held-out figures of the weights that it ends with, by name.
         early_stopping: the `step` of these weights, and how many `evaluations` they are the best of; empty where
             nothing was chosen.
     """
 
+    step: int
     figures: dict[str, float]
     early_stopping: dict[str, int]
 
@@ -95,9 +97,9 @@ def newest_best(
     return replace(best, evaluations_since=best.evaluations_since + 1, evaluations=best.evaluations + 1)
 
 
-def restore_best(module: nn.Module, best: Best) -> Ending:
-    """Gives the module the weights of the best evaluation."""
+def restore_best(module: nn.Module, best: Best, step: int) -> Ending:
+    """Gives the module the weights of the best evaluation of a run that ends after `step`."""
     module.load_state_dict(best.weights)
     logger.info("the model is that of step %s, the best evaluation", f"{best.step:,}")
     chosen = {"step": best.step, "evaluations": best.evaluations}
-    return Ending(dict(best.evaluation), chosen if best.evaluations > 1 else {})
+    return Ending(step, dict(best.evaluation), chosen if best.evaluations > 1 else {})

@@ -88,7 +88,7 @@ class Evaluations:
         """Gives the module the weights that the run ends with: those of the best evaluation under `train.patience`,
         else the average where there is one."""
         if state.best is not None:
-            return restore_best(self.module, state.best)
+            return restore_best(self.module, state.best, state.step)
         if self.average is not None:
             self.average.use()
-        return Ending(state.evaluation, {})
+        return Ending(state.step, state.evaluation, {})

@@ -393,11 +393,23 @@ def test_the_model_that_early_stopping_kept_is_judged(tmp_path: Path) -> None:
     found = run_of(tmp_path, FINETUNE, rows)
     assert found.items() >= {"constant-predictions": "fault", "over-fitting": "warning"}.items()
     dev = {"loss": 0.4, "accuracy": 0.8, "matthews_correlation": 0.5}
-    path.write_text(json.dumps({"dev": dev, "early_stopping": {"step": 20, "evaluations": 3}, "floors": floors}))
+    early = {"step": 20, "evaluations": 3}
+    path.write_text(json.dumps({"dev": dev, "early_stopping": early, "step": 40, "floors": floors}))
     found = run_of(tmp_path, FINETUNE, rows)
     assert found == {"unfinished-run": "warning", "task-majority-floor": "good", "no-cause": "good"}
     told = next(each.message for each in check_run(tmp_path) if each.name == "task-majority-floor")
     assert told.startswith("the eval/accuracy of step 20, 80.0%, is above 50.0%")
+
+
+@pytest.mark.parametrize("step", [None, 20])
+def test_figures_of_an_earlier_end_are_not_those_of_a_resumed_run(tmp_path: Path, step: int | None) -> None:
+    rows = task_rows([0.7, 0.5, 0.2, 0.1], [0.5, 0.4, 0.4])
+    rows[-1]["eval/matthews_correlation"] = 0.0
+    results = {"dev": {"loss": 0.4, "matthews_correlation": 0.5}}
+    (tmp_path / "results.json").write_text(json.dumps({**results, "step": 40}))
+    assert run_of(tmp_path, FINETUNE, rows)["no-cause"] == "good"
+    (tmp_path / "results.json").write_text(json.dumps(results if step is None else {**results, "step": step}))
+    assert run_of(tmp_path, FINETUNE, rows)["constant-predictions"] == "fault"
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])

@@ -55,7 +55,7 @@ FIGURES = [0.5, 0.6, 0.4, 0.7, 0.7, 0.6, 0.65, 0.9, 0.1, 0.2]
 
 def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=3)
-    assert last == ({"loss": 1.0, "accuracy": 0.7}, {"step": 8, "evaluations": 7})
+    assert last == (14, {"loss": 1.0, "accuracy": 0.7}, {"step": 8, "evaluations": 7})
     assert int(module.seen) == 8
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows if "eval/accuracy" in row] == [2, 4, 6, 8, 10, 12, 14]
@@ -81,7 +81,7 @@ def test_of_a_single_evaluation_nothing_is_chosen(tmp_path: Path) -> None:
 
 def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES)
-    assert (int(module.seen), last) == (20, ({"loss": 1.0, "accuracy": 0.2}, {}))
+    assert (int(module.seen), last) == (20, (20, {"loss": 1.0, "accuracy": 0.2}, {}))
     checkpoint = find_checkpoint(tmp_path / "checkpoints")
     assert "best" not in checkpoint.state
     assert not (checkpoint.directory / BEST).exists()
