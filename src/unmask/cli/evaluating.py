@@ -23,6 +23,7 @@ from unmask.cli.options import (
     check_page,
     given_files,
     table_settings,
+    write_json_lines,
 )
 
 if TYPE_CHECKING:
@@ -177,7 +178,6 @@ def _evaluate_pairs(
 ) -> None:
     from unmask.errors import SettingsError
     from unmask.inference.pairs import evaluate_checkpoints, open_scorer, score_paradigms
-    from unmask.io.writing import write_json_lines
     from unmask.reports.pairs_page import write_pairs_page
     from unmask.tasks.minimal_pairs.reading import read_paradigms
 

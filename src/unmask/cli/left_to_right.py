@@ -22,6 +22,7 @@ from unmask.cli.options import (
     Separator,
     given_files,
     print_json_lines,
+    write_json_lines,
 )
 
 app = typer.Typer()
@@ -109,7 +110,7 @@ def score_command(
     from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns
-    from unmask.io.writing import refuse_existing, refuse_inputs_inside, write_json_lines
+    from unmask.io.writing import refuse_existing, refuse_inputs_inside
     from unmask.recipe.loading import read_columns
 
     if out is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from unmask.errors import ModelError
@@ -59,6 +60,12 @@ def refuse_link_out_of(directory: Path, path: Path) -> None:
             f"{path}: its link leads out of the directory, to {path.resolve()}: if that file is of the model, put a "
             "copy in place of the link"
         )
+
+
+def free_space(path: Path) -> int:
+    """Bytes that are free on the disk where a path is, or will be."""
+    folder = next(parent for parent in [path.resolve(), *path.resolve().parents] if parent.exists())
+    return shutil.disk_usage(folder).free
 
 
 def model_in(path: Path) -> Path:

@@ -2,8 +2,9 @@
 
 A writer works on a neighbour whose name begins with `.unfinished-`, which is renamed when it is complete and flushed
 to the disk, and removed when anything goes wrong. It holds that neighbour meanwhile (`alone_in`): another process that
-is to write at the same place is refused, and what a killed one has left there is removed. Temporary directories go when
-their process ends, and those of a killed process when the next one starts.
+is to write at the same place is refused, and what a killed one has left there is removed. Where the file system has no
+locks, the other one takes the place, and the first is refused at its end. Temporary directories are held too; they go
+when their process ends, and those of a killed process when the next one starts.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import platform
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -31,9 +32,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 UNFINISHED = ".unfinished-"
-REPLACED = f"{UNFINISHED}replaced-"
+REPLACED = f"{UNFINISHED}.replaced-"
 """Before the name of a directory while another one takes its place."""
-_REMOVED = f"{UNFINISHED}removed-"
+_REMOVED = f"{UNFINISHED}.removed-"
 """Before its name once the other one is there."""
 
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -47,12 +48,6 @@ def own_place(path: Path) -> Path:
     """The place where a neighbour can be put beside a file or a directory: where a link leads, and what `.` is."""
     is_link = os.path.islink(path)  # `Path.is_symlink` raises for a name that is too long
     return path.resolve() if is_link or not path.name else path
-
-
-def free_space(path: Path) -> int:
-    """Bytes that are free on the disk where a path is, or will be."""
-    folder = next(parent for parent in [path.resolve(), *path.resolve().parents] if parent.exists())
-    return shutil.disk_usage(folder).free
 
 
 @contextmanager
@@ -72,21 +67,13 @@ def writing(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
         refuse_special(path)
-        is_left = unfinished.is_file() and not unfinished.is_symlink()
-        with alone_in(unfinished) if is_left else nullcontext():
-            unfinished.unlink(missing_ok=True)
-        with open(unfinished, "xb") as file:  # a link, in a directory from elsewhere, would lead anywhere
-            _hold(file.fileno(), unfinished)
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                _refuse_appeared(path, unfinished, overwrite)
-                os.replace(unfinished, path)
-            except BaseException:
-                unfinished.unlink(missing_ok=True)
-                raise
-        _flush_entries(path.parent)
+        refuse_existing(path, overwrite)
+        _remove_left(unfinished)
+        # A link, in a directory from elsewhere, would lead anywhere.
+        with open(unfinished, "xb") as file, _becoming(path, unfinished, overwrite):
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @contextmanager
@@ -105,46 +92,81 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     path = own_place(path)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
-        if unfinished.is_dir():
-            with alone_in(unfinished):
-                shutil.rmtree(unfinished, ignore_errors=True)
+        refuse_existing(path, overwrite)
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path} is a file, and a directory is to be made: choose another name")
+        _remove_left(unfinished)
         unfinished.mkdir(parents=True)
-        with alone_in(unfinished):
+        with _becoming(path, unfinished, overwrite):
+            put_back(path)
+            refuse_existing(path, overwrite)
+            yield unfinished
+            _flush(unfinished)
+        remove_replaced(path)
+
+
+@contextmanager
+def _becoming(path: Path, unfinished: Path, overwrite: bool) -> Iterator[None]:
+    """Holds what has just been made, which takes the name of `path` when the block ends; if anything goes wrong before
+    it has another name, it is removed."""
+    with alone_in(unfinished):
+        made = os.stat(unfinished)
+        try:
+            yield
+            if not _is_still(made, unfinished):
+                raise _another(path)
+            _refuse_appeared(path, unfinished, overwrite)
+            if unfinished.is_dir() and path.exists():
+                replaced = path.with_name(f"{REPLACED}{path.name}")
+                shutil.rmtree(replaced, ignore_errors=True)
+                os.replace(path, replaced)
             try:
-                put_back(path)
-                refuse_existing(path, overwrite)
-                if path.exists() and not path.is_dir():
-                    raise OutputError(f"{path} is a file, and a directory is to be made: choose another name")
-                yield unfinished
-                _flush(unfinished)
-                _refuse_appeared(path, unfinished, overwrite)
-                if path.exists():
-                    replaced = path.with_name(f"{REPLACED}{path.name}")
-                    shutil.rmtree(replaced, ignore_errors=True)
-                    os.replace(path, replaced)
-                    try:
-                        os.replace(unfinished, path)
-                    except BaseException:
-                        os.replace(replaced, path)
-                        raise
-                else:
-                    os.replace(unfinished, path)
-                _flush_entries(path.parent)
-                remove_replaced(path)
+                os.replace(unfinished, path)
             except BaseException:
-                shutil.rmtree(unfinished, ignore_errors=True)
+                put_back(path)
                 raise
+        except BaseException:
+            if _is_still(made, unfinished):
+                with suppress(OSError):
+                    _remove(unfinished)
+            raise
+    _flush_entries(path.parent)
 
 
-def _refuse_appeared(path: Path, made: Path, overwrite: bool) -> None:
-    """Raises OutputError if something is at `path` that is not to be overwritten, since the work for `made` began; that
+def _remove_left(unfinished: Path) -> None:
+    """Removes what a killed process has left there, unless another one works there."""
+    with ExitStack() as held:
+        if unfinished.exists() and not unfinished.is_symlink():
+            with suppress(OSError):  # another user's, who may have forbidden to read it
+                held.enter_context(alone_in(unfinished))
+        _remove(unfinished)
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _is_still(made: os.stat_result, place: Path) -> bool:
+    """Whether a place has what was made there."""
+    try:
+        return os.path.samestat(made, os.stat(place))
+    except OSError:
+        return False
+
+
+def _refuse_appeared(path: Path, unfinished: Path, overwrite: bool) -> None:
+    """Raises OutputError if something is at `path` that is not to be overwritten, since the work began; what was made
     is kept beside it."""
     try:
         refuse_existing(path, overwrite)
     except OutputError as error:
-        names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+        stem, suffix = (path.name, "") if unfinished.is_dir() else (path.stem, path.suffix)
+        names = (path.with_name(f"{stem}-{number}{suffix}") for number in count(2))
         beside = next(name for name in names if not os.path.lexists(name))
-        os.replace(made, beside)
+        os.replace(unfinished, beside)
         raise OutputError(
             f"{path} has appeared while this command was at work, and is left as it is: what was made is {beside}"
         ) from error
@@ -196,36 +218,36 @@ def alone_in(place: Path) -> Iterator[None]:
     """Holds a directory, or a file, for this process. The system lets go of it when the process ends, however that
     happens.
 
-    Does nothing where the file system has no locks.
+    Where the file system has no locks, this only sees that it is there.
 
     Raises:
-        AnotherProcess: another process holds it, or another thread of this one.
+        AnotherProcess: another process holds it, or another thread of this one; or has just renamed or removed it.
     """
     if fcntl is None:
         yield
         return
-    descriptor = os.open(place, os.O_RDONLY)
+    is_writable = place.is_file() and os.access(place, os.W_OK)  # NFS locks no file that is open to be read
     try:
-        _hold(descriptor, place)
+        descriptor = os.open(place, os.O_NONBLOCK | (os.O_RDWR if is_writable else os.O_RDONLY))
+    except FileNotFoundError as error:
+        raise _another(place) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _another(place) from error
+        except OSError:
+            pass
+        if not _is_still(os.fstat(descriptor), place):
+            raise _another(place)
         yield
     finally:
         os.close(descriptor)
 
 
-def _hold(descriptor: int, place: Path) -> None:
-    """`alone_in` what is open, until it is closed."""
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(descriptor), os.stat(place)):
-            raise FileNotFoundError  # another one has renamed it or made it anew
-    except (BlockingIOError, FileNotFoundError) as error:
-        raise AnotherProcess(
-            f"{_as_it_will_be(place)}: another process works there at this moment: let it end, or choose another --out"
-        ) from error
-    except OSError:
-        pass
+def _another(place: Path) -> AnotherProcess:
+    place = _as_it_will_be(place)
+    return AnotherProcess(f"{place}: another process works there at this moment: let it end, or choose another --out")
 
 
 @contextmanager
@@ -240,7 +262,8 @@ def temporary_directory(kind: str, folder: Path | None = None) -> Iterator[Path]
     _remove_abandoned(folder, kind)
     place = Path(tempfile.mkdtemp(prefix=f"{kind}-{platform.node()}-{os.getpid()}-", dir=folder))
     try:
-        yield place
+        with alone_in(place):
+            yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -327,6 +350,8 @@ def as_output_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EEXIST and os.path.basename(str(error.filename)).startswith(UNFINISHED):
+            raise _another(path) from error
         has_folder = path.parent.exists()
         path = _as_it_will_be(path)
         if error.errno in _DISK_IS_FULL:
@@ -362,13 +387,6 @@ def write_json(path: Path, value: Any) -> None:
 def json_line(value: Any) -> bytes:
     """A value as a line of JSON in UTF-8; lone surrogates as in `write_json`."""
     return f"{json.dumps(value, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")
-
-
-def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], overwrite: bool = True) -> None:
-    """Writes JSON objects atomically, one per line, as `writing` does; lone surrogates as in `write_json`."""
-    with writing(path, overwrite) as file:
-        for row in rows:
-            file.write(json_line(row))
 
 
 def sha256(path: Path) -> str:

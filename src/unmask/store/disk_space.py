@@ -11,8 +11,8 @@ from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
+from unmask.io.paths import free_space
 from unmask.io.progress import human_bytes, human_count
-from unmask.io.writing import free_space
 from unmask.store.encoding import Chunk, Encoder
 from unmask.store.manifest import DOCUMENT, SENTENCE, WORD_END
 

@@ -288,7 +288,9 @@ class Ranks:
         if self.is_first:
             yield directory
             return
-        with temporary_directory("unmask-rank") as own:
+        with temporary_directory("unmask-rank") as held:
+            own = held / "run"  # which a run holds itself
+            own.mkdir()
             yield own
 
     @contextmanager

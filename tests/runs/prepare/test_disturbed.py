@@ -200,7 +200,7 @@ def test_a_killed_attempt_to_replace_a_store_can_be_made_again_continued_or_undo
 ) -> None:
     """The old store stands aside and a part of the new one in its place, as a power cut would leave them."""
     before = contents(to_replace)
-    aside = to_replace.with_name(".unfinished-replaced-store")
+    aside = to_replace.with_name(".unfinished-.replaced-store")
     to_replace.rename(aside)
     to_replace.mkdir()
     (to_replace / "tokens-00000.bin").write_bytes(b"xx")
@@ -223,7 +223,7 @@ def test_what_a_preparation_left_that_was_killed_at_its_end_is_gone_when_resumed
     def stop(*_: object) -> None:
         raise ValueError("killed")
 
-    shutil.copytree(to_replace, aside := to_replace.with_name(".unfinished-replaced-store"))
+    shutil.copytree(to_replace, aside := to_replace.with_name(".unfinished-.replaced-store"))
     monkeypatch.setattr(shard_writer, "remove_records", stop)
     with pytest.raises(ValueError, match="killed"):
         prepare([tiny_text], tokenizer, to_replace, overwrite=True)
@@ -239,7 +239,7 @@ def test_a_store_that_a_killed_attempt_set_aside_has_its_name_again(
     tiny_text: Path, tokenizer: Path, to_replace: Path
 ) -> None:
     before = contents(to_replace)
-    to_replace.rename(to_replace.with_name(".unfinished-replaced-store"))
+    to_replace.rename(to_replace.with_name(".unfinished-.replaced-store"))
     with pytest.raises(OutputError, match="exists already"):
         prepare([tiny_text], tokenizer, to_replace)
     assert contents(to_replace) == before

@@ -132,7 +132,7 @@ def test_a_directory_is_replaced_when_the_new_one_is_complete(tmp_path: Path) ->
     path = tmp_path / "d"
     path.mkdir()
     (path / "only in the old one").touch()
-    left_by_a_kill = [tmp_path / f"{UNFINISHED}d", tmp_path / f"{UNFINISHED}replaced-d"]
+    left_by_a_kill = [tmp_path / f"{UNFINISHED}d", tmp_path / f"{UNFINISHED}.replaced-d"]
     for stale in left_by_a_kill:
         stale.mkdir()
         (stale / "f").touch()
@@ -174,7 +174,7 @@ def test_a_directory_takes_no_file_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_directory_whose_replacement_was_killed_has_its_name_again(tmp_path: Path, fails: bool) -> None:
-    fill(tmp_path / f"{UNFINISHED}replaced-d", "old")
+    fill(tmp_path / f"{UNFINISHED}.replaced-d", "old")
     fill(tmp_path / f"{UNFINISHED}d", "new, and complete or not")
     with pytest.raises(OutputError, match="exists already"), writing_directory(tmp_path / "d"):
         pytest.fail("was opened")
@@ -192,7 +192,7 @@ def test_what_was_replaced_never_comes_back(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patched, writing_directory(tmp_path / "d", overwrite=True) as unfinished:
         fill(unfinished, "new")
         patched.setattr(shutil, "rmtree", lambda *_, **__: None)
-    assert names(tmp_path) == [f"{UNFINISHED}removed-d", "d"]
+    assert names(tmp_path) == [f"{UNFINISHED}.removed-d", "d"]
     assert (tmp_path / "d" / "inner" / "f").read_text() == "new"
     shutil.rmtree(tmp_path / "d")
     with writing_directory(tmp_path / "d") as unfinished:

@@ -45,3 +45,16 @@ def test_what_others_have_put_there_is_left(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(os, "getuid", lambda: -1)
     with temporary_directory("a-kind", tmp_path):
         assert path in tmp_path.iterdir()
+
+
+def test_one_of_another_container_is_kept_while_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may have the same host name and the same folder, and processes of its own."""
+    ended = int(ended_process())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: ended)
+        theirs = temporary_directory("a-kind", tmp_path)
+        used = theirs.__enter__()
+    with temporary_directory("a-kind", tmp_path):
+        assert used.is_dir()
+    theirs.__exit__(None, None, None)
+    assert names(tmp_path) == []

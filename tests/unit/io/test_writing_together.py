@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
-from contextlib import nullcontext
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,11 @@ from unmask.io.writing import UNFINISHED, alone_in, writing, writing_directory
 
 fcntl = pytest.importorskip("fcntl")
 WORKS_THERE = "out.d: another process works there at this moment: let it end, or choose another --out"
+Opened = Callable[[Path], AbstractContextManager[Any]]
+
+
+def no_locks(descriptor: int, operation: int) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
 def test_a_file_that_another_one_writes_is_left_alone(tmp_path: Path) -> None:
@@ -69,19 +78,101 @@ def test_what_has_another_name_by_now_is_not_held(
 
 
 def test_a_file_system_without_locks_is_written_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     with writing_directory(tmp_path / "d") as unfinished, writing(unfinished / "f"), alone_in(tmp_path):
         pass
     assert (names(tmp_path), names(tmp_path / "d")) == (["d"], ["f"])
 
 
+@pytest.mark.parametrize("opened", [writing, partial(writing_directory, overwrite=True)])
+def test_without_locks_the_one_that_came_last_has_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    second = ExitStack()
+    with pytest.raises(AnotherProcess, match=WORKS_THERE), opened(tmp_path / "out.d"):
+        second.enter_context(opened(tmp_path / "out.d"))
+    assert names(tmp_path) == [f"{UNFINISHED}out.d"]
+    second.close()
+    assert names(tmp_path) == ["out.d"]
+
+
+@pytest.mark.parametrize("opened", [writing, writing_directory])
+def test_another_one_may_come_first_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
+    """It ends before what was seen is opened, or begins before a new one is made."""
+    left, open_now = tmp_path / f"{UNFINISHED}out.d", os.open
+    left.mkdir()
+
+    def open_late(place: Path, flags: int) -> int:
+        left.rmdir()
+        return open_now(place, flags)
+
+    monkeypatch.setattr(os, "open", open_late)
+    with pytest.raises(AnotherProcess, match=WORKS_THERE), opened(tmp_path / "out.d"):
+        pytest.fail("was opened")
+    monkeypatch.setattr(os, "open", open_now)
+    left.mkdir()
+    monkeypatch.setattr("unmask.io.writing._remove", lambda place: None)
+    with pytest.raises(AnotherProcess, match=WORKS_THERE), opened(tmp_path / "out.d"):
+        pytest.fail("was opened")
+
+
+def test_a_complete_directory_is_no_longer_what_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(directory: Path) -> None:
+        if directory == tmp_path:
+            write(tmp_path / f"{UNFINISHED}out.d" / "theirs")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.io.writing._flush_entries", interrupt)
+    with pytest.raises(KeyboardInterrupt), writing_directory(tmp_path / "out.d"):
+        pass
+    assert names(tmp_path) == [f"{UNFINISHED}out.d", "out.d"]
+    assert names(tmp_path / f"{UNFINISHED}out.d") == ["theirs"]
+
+
+@pytest.mark.parametrize("opened", [partial(writing, overwrite=False), writing_directory])
+def test_what_is_refused_changes_nothing(tmp_path: Path, opened: Opened) -> None:
+    write(tmp_path / "out.d", "mine")
+    write(tmp_path / f"{UNFINISHED}out.d" / "half", "of a killed process")
+    with pytest.raises(OutputError, match="exists already"), opened(tmp_path / "out.d"):
+        pytest.fail("was opened")
+    assert names(tmp_path / f"{UNFINISHED}out.d") == ["half"]
+
+
+def test_what_another_user_has_left_and_nobody_may_read_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, open_now = write(tmp_path / f"{UNFINISHED}f", "theirs"), os.open
+    of_left = left.stat()
+
+    def refuse(place: Path, flags: int) -> int:
+        if place == left and os.path.samestat(left.stat(), of_left):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_now(place, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with open(left, "rb"), writing(tmp_path / "f") as file:  # open, so that its inode is not taken anew
+        file.write(b"mine")
+    assert (tmp_path / "f").read_bytes() == b"mine"
+    assert names(tmp_path) == ["f"]
+
+
+def test_any_name_may_be_written(tmp_path: Path) -> None:
+    """Also one that looks like that of a directory that is being replaced."""
+    with writing_directory(tmp_path / "replaced-d"):
+        with pytest.raises(AnotherProcess, match="/replaced-d: another"), writing_directory(tmp_path / "replaced-d"):
+            pytest.fail("was opened")
+        with writing_directory(tmp_path / "d"):
+            pass
+    assert names(tmp_path) == ["d", "replaced-d"]
+
+
 def test_a_directory_that_appears_meanwhile_is_kept_and_so_is_the_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    write(tmp_path / "out-2" / "theirs")
-    appeared = "out has appeared while this command was at work, and is left as it is: what was made is .*/out-3$"
+    path = tmp_path / "v1.5"
+    write(tmp_path / "v1.5-2" / "theirs")
+    appeared = r"v1\.5 has appeared while this command was at work, and is left as it is: what was made is .*/v1\.5-3$"
     with pytest.raises(OutputError, match=appeared):  # noqa: PT012, SIM117
         with writing_directory(path) as unfinished:
             write(unfinished / "new")
@@ -90,7 +181,7 @@ def test_a_directory_that_appears_meanwhile_is_kept_and_so_is_the_new_one(tmp_pa
     with writing_directory(tmp_path / "empty") as unfinished:
         write(unfinished / "new")
         write(tmp_path / "empty" / ".DS_Store")
-    assert names(tmp_path) == ["empty", "out", "out-2", "out-3"]
+    assert names(tmp_path) == ["empty", "v1.5", "v1.5-2", "v1.5-3"]
     assert names(tmp_path / "empty") == ["new"]
 
 

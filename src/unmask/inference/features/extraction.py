@@ -42,10 +42,9 @@ from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
-from unmask.io.paths import is_onnx, model_directory
+from unmask.io.paths import free_space, is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import (
-    free_space,
     json_line,
     refuse_existing,
     refuse_foreign,

@@ -271,7 +271,7 @@ def test_a_killed_attempt_to_overwrite_a_run_does_not_cost_it(tmp_path: Path) ->
 def test_the_only_checkpoint_is_found_where_its_replacement_was_killed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     begin(run)
-    write(run / "checkpoints" / ".unfinished-replaced-step-00000004" / "weights", "days of work")
+    write(run / "checkpoints" / ".unfinished-.replaced-step-00000004" / "weights", "days of work")
     with opening_run(run, recipe(), resume=True, overwrite=False):
         assert names(run / "checkpoints") == ["step-00000004"]
 
@@ -279,7 +279,7 @@ def test_the_only_checkpoint_is_found_where_its_replacement_was_killed(tmp_path:
 def test_a_model_whose_replacement_was_killed_has_its_name_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     begin(run)
-    write(run / ".unfinished-replaced-model" / "config.json", "{}")  # what a kill between two renames leaves
+    write(run / ".unfinished-.replaced-model" / "config.json", "{}")  # what a kill between two renames leaves
     for given in (run, run / "model"):
         with pytest.raises(ModelError, match=r"run/model: a command that replaced it was stopped half-way"):
             model_directory(given)
@@ -444,7 +444,7 @@ def test_a_link_stays_one_and_what_it_leads_to_is_the_run(tmp_path: Path) -> Non
 def test_an_empty_directory_of_a_killed_attempt_does_not_hide_the_run(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     before = contents(tmp_path / "run")
-    (tmp_path / "run").rename(tmp_path / ".unfinished-replaced-run")
+    (tmp_path / "run").rename(tmp_path / ".unfinished-.replaced-run")
     (tmp_path / "run").mkdir()
     open_run(tmp_path / "run", recipe(), resume=True, overwrite=False)
     assert (contents(tmp_path / "run"), names(tmp_path)) == (before, ["run"])

@@ -40,7 +40,7 @@ def test_a_run_keeps_its_directory_while_the_one_before_is_removed(
     with opening(run, overwrite=True):
         (run / "samples.json").touch()
         monkeypatch.setattr(shutil, "rmtree", remove_slowly)
-    assert set(removed) == {".unfinished-removed-run"}
+    assert set(removed) == {".unfinished-.removed-run"}
     assert (names(tmp_path), names(run)) == (["run"], [RECIPE, "samples.json"])
 
 
@@ -54,7 +54,7 @@ def test_a_run_keeps_its_directory_while_it_is_moved_away(tmp_path: Path, monkey
         monkeypatch.undo()
         with pytest.raises(AnotherProcess), opening(run, overwrite=True):
             pytest.fail("opened")
-        assert names(tmp_path) == [".unfinished-replaced-run"]
+        assert names(tmp_path) == [".unfinished-.replaced-run"]
         make(path, **how)
 
     monkeypatch.setattr(Path, "mkdir", make_late)

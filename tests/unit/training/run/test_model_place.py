@@ -149,7 +149,7 @@ def test_a_model_is_replaced_as_a_whole_and_what_is_beside_it_stays(model: Path)
 
 def test_the_figures_stay_with_a_model_that_cannot_be_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = write(model.parent / "results.json", "{}")
-    write(results.with_name(".unfinished-replaced-results.json"), "of a process that was killed")
+    write(results.with_name(".unfinished-.replaced-results.json"), "of a process that was killed")
 
     def rename(source: Path, target: Path) -> None:
         if Path(source) == model:  # it is a mount point
