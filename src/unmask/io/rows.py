@@ -55,8 +55,8 @@ def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> A
     if name in fields:
         return fields[name]
     if not name.isascii():
-        composed = unicodedata.normalize("NFC", name)
-        alike = [field for field in fields if unicodedata.normalize("NFC", field) == composed]
+        composed = normalized("NFC", name)
+        alike = [field for field in fields if normalized("NFC", field) == composed]
         if len(alike) == 1:
             return fields[alike[0]]
     value: Any = fields
