@@ -69,11 +69,11 @@ def writing(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
         refuse_special(path)
         refuse_existing(path, overwrite)
         _remove_left(unfinished)
-        # A link, in a directory from elsewhere, would lead anywhere.
-        with open(unfinished, "xb") as file, _becoming(path, unfinished, overwrite):
+        with open(unfinished, "xb") as file, _becoming(path, unfinished, overwrite):  # a link could lead anywhere
             yield file
             file.flush()
             os.fsync(file.fileno())
+            file.close()  # Windows gives no new name to an open file
 
 
 @contextmanager
