@@ -23,7 +23,6 @@ from unmask.cli.options import (
     check_page,
     given_files,
     table_settings,
-    write_json_lines,
 )
 
 if TYPE_CHECKING:
@@ -177,6 +176,7 @@ def _evaluate_pairs(
     as_json: bool,
 ) -> None:
     from unmask.errors import SettingsError
+    from unmask.inference.answer_lines import write_json_lines
     from unmask.inference.pairs import evaluate_checkpoints, open_scorer, score_paradigms
     from unmask.reports.pairs_page import write_pairs_page
     from unmask.tasks.minimal_pairs.reading import read_paradigms

@@ -22,7 +22,6 @@ from unmask.cli.options import (
     Separator,
     given_files,
     print_json_lines,
-    write_json_lines,
 )
 
 app = typer.Typer()
@@ -107,6 +106,7 @@ def score_command(
     --json the figures on labelled examples instead, as `evaluate --json`. With --method acceptability and neither
     --threshold nor --dev: the log-probability of each text, which needs no labels."""
     from unmask.errors import SettingsError
+    from unmask.inference.answer_lines import write_json_lines
     from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -80,15 +80,6 @@ def table_settings(encoding: str, separator: str | None, header: str, quoted: bo
 
     options = {"encoding": encoding, "separator": separator, "header": header, "quoted": quoted}
     return build_settings(TableOptions, options, "options")
-
-
-def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], overwrite: bool) -> None:
-    """Writes JSON objects, one per line, as `unmask.io.writing.writing` does."""
-    from unmask.io.writing import json_line, writing
-
-    with writing(path, overwrite) as file:
-        for row in rows:
-            file.write(json_line(row))
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:

@@ -6,16 +6,25 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.rows import find_field
+from unmask.io.writing import json_line, writing
 
 
 def beside_input(fields: Mapping[str, Any], id_column: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """What is written for an input with these fields: its `id` where it has one, `input`, and the answer to it."""
     line = {"id": find_field(fields, id_column), "input": dict(fields), **answer}
     return {name: value for name, value in line.items() if name != "id" or value is not None}
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], overwrite: bool) -> None:
+    """Writes JSON objects, one per line, as `unmask.io.writing.writing` does."""
+    with writing(path, overwrite) as file:
+        for row in rows:
+            file.write(json_line(row))
 
 
 def answer_lines(predictions: Iterable[Mapping[str, Any]], suffix: str) -> Iterator[str]:

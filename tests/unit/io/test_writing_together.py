@@ -17,7 +17,7 @@ from support.files import write
 from unmask.errors import AnotherProcess, OutputError
 from unmask.io.writing import UNFINISHED, alone_in, writing, writing_directory
 
-fcntl = pytest.importorskip("fcntl")
+fcntl = pytest.importorskip("fcntl", reason="needs the locks of Linux and macOS")
 WORKS_THERE = "out.d: another process works there at this moment: let it end, or choose another --out"
 Opened = Callable[[Path], AbstractContextManager[Any]]
 
