@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import model_directory
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
@@ -89,23 +89,27 @@ def save_model(
     tuned: TunedHead | None = None,
     extra_config: Mapping[str, Any] = {},
 ) -> None:
-    """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
+    """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last. A tokenizer
+    has a `save` of its own.
 
     Args:
         encoder: or what `load_model` gave: then all of it is saved, and nothing else is given.
-        heads: those of pre-training, by part.
+        heads: those of pre-training, by part: `masked_lm_head`, `next_sentence_head`, `discriminator_head`, `softmax`.
         causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs a
             `masked_lm_head` as well.
         span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
-        tuned: the head of a fine-tuned model.
+        tuned: the head of a fine-tuned model, an `unmask.models.hub.directory.TunedHead`.
         extra_config: further keys of `config.json`.
 
     Raises:
         ModelError: a loaded model has a head that its task alone builds.
+        SettingsError: something else is given beside a loaded model.
         OutputError: the disk is full, or the place cannot be written.
     """
     directory = Path(directory)
     if isinstance(encoder, LoadedModel):
+        if heads or causal_lm or span_boundary_head is not None or tuned is not None or extra_config:
+            raise SettingsError("a loaded model is saved as it is: give its encoder and heads to save them otherwise")
         _save_loaded(directory, encoder)
         return
     assert heads.keys() <= PRETRAINING_HEADS.keys(), "a head of fine-tuning is `tuned`"
@@ -182,16 +186,18 @@ def load_model(directory: str | Path | ModelSource, kind: str | None = None) -> 
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
     Args:
-        directory: a model's, or that of the run that made it, or what `open_source` gave for it.
-        kind: what it must be: `CAUSAL`, `MASKED` or `FINE_TUNED`, with `head` or `head_weights`; None: anything.
+        directory: a model's, or that of the run that made it, or what `unmask.models.hub.source.open_source` gave.
+        kind: what it must be, one of three texts in `unmask.models.hub.uses`: `CAUSAL`, `MASKED`, or `FINE_TUNED`, with
+            `head` or `head_weights`; None: anything.
 
     Returns:
-        Encoder and heads in training mode, as PyTorch makes them, so that `eval()` comes before their use; float32, on
-        the CPU.
+        An `unmask.models.hub.source.LoadedModel`: encoder and heads in training mode, as PyTorch makes them, so that
+        `eval()` comes before their use; float32, on the CPU.
 
     Raises:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, it is of another
             kind, or a weight is missing, left over or of another shape; the message names it.
+        SettingsError: there is no such kind.
     """
     source = directory if isinstance(directory, ModelSource) else open_source(model_directory(directory))
     source.check_kind(kind)

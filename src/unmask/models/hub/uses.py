@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import GENERATOR, is_onnx
 from unmask.models.elmo.settings import Sizes
 from unmask.models.family import HeadKind, ModelClass, Part
@@ -109,7 +109,16 @@ def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: obj
 
 
 def check_kind(directory: Path, class_name: str, use: Use, wanted: str) -> None:
-    """Refuses a model of another kind by a `ModelError`, which names the commands that take it."""
+    """Refuses a model of another kind by a `ModelError`, which names the commands that take it.
+
+    Args:
+        wanted: `CAUSAL`, `MASKED` or `FINE_TUNED`.
+
+    Raises:
+        SettingsError: `wanted` is none of them.
+    """
+    if wanted not in _SOURCES:
+        raise SettingsError(f"kind={wanted!r}: expected {', '.join(map(repr, _SOURCES))}")
     if use.kind == wanted:
         return
     commands = ", ".join(f"`unmask {command}`" for command in commands_for(directory, use))

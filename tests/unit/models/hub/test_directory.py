@@ -15,7 +15,7 @@ from torch import Tensor
 from support.model_files import Edit, edit_config, edit_weights, with_one, without
 from support.sizes import small
 from support.tensors import assert_equal
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
 from unmask.models.hub.directory import TunedHead, load_encoder, load_model, save_model, weights_of
@@ -82,6 +82,11 @@ def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
     assert model.architecture == "BertForMaskedLM"
     assert model.encoder.pooler is None
     assert_equal(weights_in(model), weights_of(encoder, {"masked_lm_head": head}, prefixed=True))
+
+
+def test_nothing_is_given_beside_a_loaded_model(pretrained: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="a loaded model is saved as it is"):
+        save_model(tmp_path / "model", load_model(pretrained), extra_config={"key": 1})
 
 
 @pytest.mark.parametrize("pooler", [True, False])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.imports import loaded_with
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.mask_filling import fill_mask
 from unmask.inference.predictor import predict
@@ -19,6 +19,7 @@ from unmask.info import describe
 from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.hub.config import HEAD_KIND
+from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, check_kind, use_of
 
 CLASSES = {name: its for family in ARCHITECTURES.values() for name, its in family.classes.items()}
@@ -88,6 +89,11 @@ def test_a_model_of_another_kind_is_refused_before_its_weights_are_read(tiny_mod
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"\(BertForMaskedLM\) is a masked language model: expected a fine-tuned"):
         predict(tmp_path, [{"text": "a"}])
+
+
+def test_a_kind_that_does_not_exist_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^kind='MASKED': expected 'a left-to-right .*', 'a masked .*', 'a fine-"):
+        load_model(tiny_model, "MASKED")
 
 
 def test_a_refusal_names_commands_that_an_onnx_file_is_for(tmp_path: Path) -> None:
