@@ -60,7 +60,7 @@ _NUM_SAMPLES = 12
 
 
 def finetune(
-    recipe: str,
+    recipe: str | Path,
     overrides: Overrides = (),
     *,
     out: str | Path,
@@ -80,7 +80,8 @@ def finetune(
         out: the run directory; the model (of a search, the best on dev) is in its `model/`.
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
-        ranks: the processes that train it together, each of which calls this function; a search is for one.
+        ranks: the processes that train it together, each of which calls this function (a search is for one); see
+            `unmask.training.distributed.joined_ranks`.
 
     Returns:
         The model's directory.
@@ -90,6 +91,7 @@ def finetune(
             nothing has been written, and a run that was to be overwritten is unchanged.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
+    recipe = str(recipe)
     with ranks.agreeing():
         settings = load_finetune_recipe(recipe, overrides)
         settings, sources = fit_to_models(settings, recipe, overrides)

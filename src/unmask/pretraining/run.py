@@ -45,7 +45,7 @@ logger = logging.getLogger("unmask")
 
 
 def pretrain(
-    recipe: str,
+    recipe: str | Path,
     overrides: Overrides = (),
     *,
     out: str | Path,
@@ -63,7 +63,8 @@ def pretrain(
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
         workers: processes that prepare a corpus; see `unmask.prepare`.
-        ranks: the processes that train it together, each of which calls this function; see `joined_ranks`.
+        ranks: the processes that train it together, each of which calls this function; see
+            `unmask.training.distributed.joined_ranks`.
 
     Returns:
         The model's directory.
@@ -74,6 +75,7 @@ def pretrain(
         AnotherProcess: a run is under way at `out`.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
+    recipe = str(recipe)
     with ranks.agreeing():
         settings = load_pretrain_recipe(recipe, overrides)
         compute = choose_compute(settings.device, settings.precision)

@@ -43,13 +43,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def recipe(directory: Path, init_from: Path, name: str, **settings: Any) -> str:
+def recipe(directory: Path, init_from: Path, name: str, **settings: Any) -> Path:
     data = write_rows(directory / f"{name}.jsonl", *ROWS[name])
     limit = {"max_question_length": 8, "doc_stride": 8} if name == "qa" else {}
     task = {"name": name, "max_length": 32, **limit, **settings}
     files = f"init_from: {init_from}\ntask: {json.dumps(task)}\ndata: {{train: {data}, dev: {data}}}\n"
     how = "device: cpu\ntrain: {steps: 2, batch_size: 4}\nschedule: {warmup_steps: 0}\n"
-    return str(write(directory / f"{name}.yaml", files + how))
+    return write(directory / f"{name}.yaml", files + how)
 
 
 WITH_TOP = [(name, top) for name in ROWS for top in ("none", "bilstm") if (name, top) != ("choice", "bilstm")]

@@ -48,7 +48,7 @@ def test_raw_text_is_cut_by_the_models_own_tokenizer(
     assert json.loads((model / "config.json").read_text())["vocab_size"] == 200
     assert not (run / "tokenizer").exists()
     finished = weight_bytes(run / "model")
-    pretrain(str(run / "recipe.yaml"), out=again)
+    pretrain(run / "recipe.yaml", out=again)
     assert weight_bytes(again / "model") == finished
     for later in ("model", "checkpoints/step-00000004"):
         shutil.rmtree(run / later)
