@@ -31,6 +31,9 @@ VOCABULARY_AND_MERGES = (
     ("encoder_bpe_40000.json", "vocab_40000.bpe"),
 )
 
+WORDS_FILE, WORD_SETTINGS = "words.txt", "word_tokenizer.json"
+"""What a tokenizer of words is saved in; `unmask.tokenization.opening.open_tokenizer` opens one."""
+
 KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -113,6 +116,8 @@ def read_directory(path: Path) -> OpenedDirectory:
     for vocabulary, merges in VOCABULARY_AND_MERGES:
         if (path / vocabulary).is_file() and (path / merges).is_file():
             return _read_merges(path / vocabulary, path / merges, config)
+    if (path / WORD_SETTINGS).is_file():
+        raise ModelError(f"{path} holds a tokenizer of words: open it by unmask.tokenization.opening.open_tokenizer")
     layouts = " or ".join(" with ".join(names) for names in VOCABULARY_AND_MERGES)
     raise ModelError(f"{path} holds no tokenizer: expected tokenizer.json or vocab.txt in it, or {layouts}")
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.io.paths import TRAINING_REPORT, model_in
-from unmask.tokenization.directory import KEPT_FILES, VOCABULARY_AND_MERGES
-from unmask.tokenization.kinds.word_characters import (
-    SETTINGS_FILE,
-    WORDS_FILE,
-    WordTokenizer,
-    is_word_tokenizer,
-    load_word_tokenizer,
-)
+from unmask.tokenization.directory import KEPT_FILES, VOCABULARY_AND_MERGES, WORD_SETTINGS, WORDS_FILE
+from unmask.tokenization.kinds.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
-TOKENIZER_FILES = (*KEPT_FILES, WORDS_FILE, SETTINGS_FILE, TRAINING_REPORT)
+TOKENIZER_FILES = (*KEPT_FILES, WORDS_FILE, WORD_SETTINGS, TRAINING_REPORT)
 """All that `--overwrite` may remove of a tokenizer: a model's directory, for one, holds a tokenizer too."""
 
 Tokenizer = TextTokenizer | WordTokenizer

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import model_in
-from unmask.io.writing import writing
+from unmask.io.writing import as_output_error, writing
 from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Definition, TextTemplate, json_bytes, read_facts
 from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
@@ -327,12 +327,15 @@ class TextTokenizer:
         special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
         return TextTokenizer(changed, special_tokens, self.segmenter, self.where)
 
-    def save(self, directory: Path) -> None:
-        """Writes the tokenizer's files into a directory that exists.
+    def save(self, directory: str | Path) -> None:
+        """Writes the tokenizer's files into a directory, which is made where it is missing.
 
         Raises:
             OutputError: the disk is full, or the place cannot be written.
         """
+        directory = Path(directory)
+        with as_output_error(directory):
+            directory.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():
             with writing(directory / name) as file:
                 file.write(content)
@@ -372,7 +375,7 @@ def truncated_lengths(length_a: int, length_b: int, capacity: int) -> tuple[int,
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
-    """Opens a tokenizer.
+    """Opens a tokenizer of any kind but `word`, which `unmask.tokenization.opening.open_tokenizer` opens too.
 
     `tokenizer.json` is used as it is. A `vocab.txt`, or a vocabulary with its merges, gets the steps that its family
     was published with, as set in `tokenizer_config.json` if there is one: without `do_lower_case` it is uncased.

@@ -197,6 +197,12 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
             load_tokenizer(tmp_path)
 
 
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    directory = tmp_path / "made" / "here"
+    UNCASED.save(str(directory))
+    assert load_tokenizer(directory).fingerprint() == UNCASED.fingerprint()
+
+
 def test_a_file_is_no_place_to_save_into(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):

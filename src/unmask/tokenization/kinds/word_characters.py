@@ -31,12 +31,12 @@ import numpy.typing as npt
 
 from unmask.errors import ModelError
 from unmask.io.encodings import normalized
-from unmask.io.writing import write_json, write_text
+from unmask.io.writing import as_output_error, write_json, write_text
 from unmask.tokenization.definition import Piece, TextTemplate
+from unmask.tokenization.directory import WORD_SETTINGS, WORDS_FILE
 from unmask.tokenization.tokenizer import EncodedInput, assemble
 from unmask.tokenization.vocabulary import Vocabulary
 
-SETTINGS_FILE, WORDS_FILE = "word_tokenizer.json", "words.txt"
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
 """Beginning and end of a sentence, and the word for all others in the output, named as in the released code."""
 SPECIAL_WORDS = (BEGIN, END, UNKNOWN)
@@ -276,19 +276,23 @@ class WordTokenizer:
     def _settings(self) -> dict[str, Any]:
         return {"kind": self.kind, "max_characters": self.max_characters, "lowercase": self.lowercase}
 
-    def save(self, directory: Path) -> None:
-        """Writes `word_tokenizer.json` and `words.txt`, one word a line, into a directory that exists.
+    def save(self, directory: str | Path) -> None:
+        """Writes `word_tokenizer.json` and `words.txt`, one word a line, into a directory, which is made where it is
+        missing.
 
         Raises:
             OutputError: the disk is full, or the place cannot be written.
         """
+        directory = Path(directory)
+        with as_output_error(directory):
+            directory.mkdir(parents=True, exist_ok=True)
         write_text(directory / WORDS_FILE, "".join(f"{word}\n" for word in self.token_strings))
-        write_json(directory / SETTINGS_FILE, self._settings())
+        write_json(directory / WORD_SETTINGS, self._settings())
 
 
 def is_word_tokenizer(directory: Path) -> bool:
     """Whether a directory holds a tokenizer of this kind."""
-    return (directory / SETTINGS_FILE).is_file()
+    return (directory / WORD_SETTINGS).is_file()
 
 
 def load_word_tokenizer(directory: str | Path) -> WordTokenizer:
@@ -297,16 +301,16 @@ def load_word_tokenizer(directory: str | Path) -> WordTokenizer:
     Raises:
         ModelError: a file is missing, unreadable, or not what its name says.
     """
-    path = Path(directory) / SETTINGS_FILE
+    path = Path(directory) / WORD_SETTINGS
     try:
         definition = json.loads(path.read_text(encoding="utf-8"))
         text = (path.with_name(WORDS_FILE)).read_text(encoding="utf-8")
     except OSError as error:
         raise ModelError(
-            f"{error.filename}: {error.strerror}: expected {SETTINGS_FILE} and {WORDS_FILE}, as training wrote them"
+            f"{error.filename}: {error.strerror}: expected {WORD_SETTINGS} and {WORDS_FILE}, as training wrote them"
         ) from error
     except ValueError as error:  # not JSON, or not UTF-8
-        raise ModelError(f"{path.parent}: {SETTINGS_FILE} or {WORDS_FILE} is damaged ({error})") from error
+        raise ModelError(f"{path.parent}: {WORD_SETTINGS} or {WORDS_FILE} is damaged ({error})") from error
     keys = {"kind", "max_characters", "lowercase"}
     if not isinstance(definition, dict) or definition.keys() != keys or definition["kind"] != "word":
         raise ModelError(f'{path}: expected the keys "kind" (which is "word"), "max_characters" and "lowercase"')

@@ -25,8 +25,7 @@ from unmask.io.writing import (
     writing_directory,
 )
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
-from unmask.tokenization.directory import KEPT_FILES
-from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
+from unmask.tokenization.directory import KEPT_FILES, WORD_SETTINGS, WORDS_FILE
 
 logger = logging.getLogger("unmask")
 
@@ -36,7 +35,7 @@ _GOES = "%s goes with the model that is replaced: run `unmask card` again"
 
 _MODEL_FILES = (
     *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY, GENERATOR),
-    *(*KEPT_FILES, WORDS_FILE, SETTINGS_FILE, f"{UNFINISHED}*"),
+    *(*KEPT_FILES, WORDS_FILE, WORD_SETTINGS, f"{UNFINISHED}*"),
 )
 """All that may be replaced: a run's directory, an edited card or a repository beside the model has to stay."""
 

@@ -20,7 +20,7 @@ from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 TOKENIZER_WORDS = [*SPECIAL_WORDS, "the", "cat", "."]
 
@@ -150,14 +150,17 @@ def test_there_is_no_mask() -> None:
 def test_save_and_load(tmp_path: Path) -> None:
     tokenizer = new_tokenizer(lowercase=True, max_characters=20)
     tokenizer.encode_batch(["a word that is met"])
-    tokenizer.save(tmp_path)
-    loaded = load_word_tokenizer(tmp_path)
+    directory = tmp_path / "made" / "here"
+    tokenizer.save(str(directory))
+    loaded = load_word_tokenizer(directory)
     assert loaded.token_strings == TOKENIZER_WORDS
     assert (loaded.max_characters, loaded.lowercase) == (20, True)
     assert loaded.fingerprint() == tokenizer.fingerprint()
-    assert isinstance(open_tokenizer(tmp_path), WordTokenizer)
-    assert has_tokenizer(tmp_path)
-    assert not has_tokenizer(tmp_path.parent)
+    assert isinstance(open_tokenizer(directory), WordTokenizer)
+    with pytest.raises(ModelError, match=r"here holds a tokenizer of words: open it by unmask\..*\.open_tokenizer$"):
+        load_tokenizer(directory)
+    assert has_tokenizer(directory)
+    assert not has_tokenizer(tmp_path)
     assert loaded.find_role("eos_token") == loaded.eos_id
     assert loaded.find_role("mask_token") is None
 
