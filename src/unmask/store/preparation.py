@@ -25,7 +25,7 @@ from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import name_of, names_of
 from unmask.corpus.statistics import describe_losses
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
 from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
@@ -85,11 +85,12 @@ def prepare(
         reading: how files become documents, as settings or a dictionary of them.
         cleaning: what is repaired in documents and which are left out; likewise.
         splitter: what finds sentences, a key of `unmask.corpus.sentences.splitters.SENTENCE_SPLITTERS`.
-        shard_bytes: bytes of text in a shard.
+        shard_bytes: bytes of text in a shard, at least 1.
 
     Raises:
         InputError: no text, or text that cannot be read.
         SettingsError: a setting is unknown or out of its range.
+        ModelError: the tokenizer does not load.
         OutputError: `out` exists, holds other things than a store, or the disk is full or too small.
         StoreError: the store to be resumed was made from another text or tokenizer, or with other settings.
         Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
@@ -98,7 +99,9 @@ def prepare(
     cleaning = as_settings(CleaningSettings, cleaning, "cleaning")
     out, tokenizer_path = own_place(Path(out)), Path(tokenizer)
     if workers < 1:
-        raise InputError(f"workers={workers}: expected at least 1")
+        raise SettingsError(f"workers={workers}: expected at least 1")
+    if shard_bytes < 1:
+        raise SettingsError(f"shard_bytes={shard_bytes}: expected at least 1")
     put_back(out)
     if not (resume and (out / MANIFEST).is_file()):
         refuse_foreign(out, STORE_FILES, "a token store")

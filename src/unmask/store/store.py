@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.corpus.annotations import KINDS
+from unmask.errors import InputError, StoreError
 from unmask.io.progress import Advance, not_shown
 from unmask.store.manifest import read_manifest, token_dtype, verify_file
 from unmask.store.shard import Shard, StoredDocument, StoredWords
@@ -27,9 +28,14 @@ class TokenStore:
     Args:
         directory: what `unmask prepare` made.
 
+    Attributes:
+        manifest: how it was made, and what is in it, as plain values; see `unmask.store.manifest`.
+        shards: its parts, each an `unmask.store.shard.Shard`.
+
     Raises:
         StoreError: it is not a store, is unfinished or of another format version, or its manifest or a file's size has
             changed.
+        IndexError: from the methods that take one: there is no document of that index.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -109,21 +115,24 @@ class TokenStore:
         return shard.tokens[first + start : first + end]
 
     def words(self, index: int, start: int, end: int) -> StoredWords:
-        """Some tokens of the document at `index` in writing; only for a store that `has_words`."""
-        assert self.has_words, "a store of ids alone"
+        """Some tokens of the document at `index` in writing; raises StoreError unless the store `has_words`."""
+        if not self.has_words:
+            raise StoreError(f"{self.directory}: a store of ids alone: expected one by a tokenizer of words")
         shard, place = self._place(index)
         first = shard.first_token(place)
         return shard.words(first + start, first + end)
 
     def num_spans(self, kind: str) -> int:
-        """How many spans of a kind (a key of `unmask.corpus.annotations.KINDS`) all documents have together."""
-        return int(self.manifest[f"{kind}_spans"])
+        """How many spans of a kind (a key of `unmask.corpus.annotations.KINDS`) all documents have together;
+        raises InputError for another."""
+        return int(self.manifest[f"{_checked(kind)}_spans"])
 
     def spans(self, index: int, start: int, end: int, kind: str) -> NDArray[np.int64]:
         """(spans, 2) int64, in order, not overlapping: the spans of one kind in tokens `start` to `end` of the document
-        at `index`, clipped to these; each span's first token, counted in the document, and the token after its last."""
+        at `index`, clipped to these; each span's first token, counted in the document, and the token after its last.
+        Raises as `num_spans`."""
         shard, place = self._place(index)
-        return shard.spans_of(place, start, end, KINDS[kind])
+        return shard.spans_of(place, start, end, KINDS[_checked(kind)])
 
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(documents,) int64 twice: the tokens and the sentences of each document."""
@@ -163,6 +172,13 @@ class TokenStore:
             verify_file(self.directory / name, expected)
 
     def _place(self, index: int) -> tuple[Shard, int]:
-        assert 0 <= index < self.num_documents, "no such document"
+        if not 0 <= index < self.num_documents:
+            raise IndexError(f"document {index}: expected 0 to {self.num_documents - 1}, as {self.directory} holds")
         number = bisect_right(self._starts, index) - 1
         return self.shards[number], index - self._starts[number]
+
+
+def _checked(kind: str) -> str:
+    if kind not in KINDS:
+        raise InputError(f"no annotations are of the kind {kind!r}: expected {' or '.join(KINDS)}")
+    return kind

@@ -333,6 +333,9 @@ def test_settings_are_given_as_dictionaries(place: Path, tokenizer: Path) -> Non
     assert train_tokenizer("a.jsonl", "t", {"vocab_size": 60}, **options)[1].vocab_size <= 60
     with pytest.raises(SettingsError, match=r"^reading: unknown key colum; did you mean column\?"):
         prepare("a.jsonl", tokenizer, "other", reading={"colum": "body"})
+    for option in ("workers", "shard_bytes"):
+        with pytest.raises(SettingsError, match=f"^{option}=0: expected at least 1"):
+            prepare("a.jsonl", tokenizer, "other", **{option: 0})
 
 
 OPTIONS: dict[str, str] = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from support.files import flip
 from support.stores import make_store
-from unmask.errors import StoreError
+from unmask.errors import InputError, StoreError
 from unmask.objectives.floors import unigram_entropy
 from unmask.store.manifest import manifest_checksum, token_dtype
 from unmask.store.store import TokenStore
@@ -108,6 +108,21 @@ def directory(tmp_path: Path) -> Path:
 
     made = make_store([[[1, 2, 3], [4]], [[5]], [[6, 7]]], vocab_size=1000, shard_documents=2)
     return copy_with_manifest(made.directory, add_tokenizer)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_a_document_that_is_not_there_is_no_index(directory: Path, index: int) -> None:
+    with pytest.raises(IndexError, match=f"document {index}: expected 0 to 2, as .* holds"):
+        TokenStore(directory).document(index)
+
+
+def test_what_a_store_does_not_hold_is_named(directory: Path) -> None:
+    store = TokenStore(directory)
+    for use in (lambda: store.num_spans("verb"), lambda: store.spans(0, 0, 1, "verb")):
+        with pytest.raises(InputError, match="of the kind 'verb': expected entity or noun_phrase"):
+            use()
+    with pytest.raises(StoreError, match="a store of ids alone"):
+        store.words(0, 0, 1)
 
 
 def refused(directory: Path, message: str, use: Callable[[TokenStore], object] = TokenStore.verify) -> None:
