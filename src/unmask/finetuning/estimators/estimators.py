@@ -87,7 +87,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     Attributes:
         predictor_: the fine-tuned model; see `unmask.inference.predictor`.
-        loss_curve_: the mean loss of each epoch.
+        loss_curve_: the mean loss of each whole epoch; empty under one.
     """
 
     model: str | Path | None = None
@@ -105,6 +105,12 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Lets `help` describe the parameters, which all share, for each."""
+        super().__init_subclass__(**options)
+        shared = (FinetuningEstimator.__doc__ or "").partition("\n\n")[2]
+        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n{shared}"
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Writes the fine-tuned model as `unmask finetune` does, for `unmask predict` and for `transformers`.
@@ -228,23 +234,22 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
 
 class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc]
-    """Learns to label texts, or pairs of texts; its parameters are those of `FinetuningEstimator`.
+    """Learns to label texts, or pairs of texts.
 
-    Attributes:
-        classes_: (classes,) the labels of `y`, sorted; of a matrix `y`, the numbers of its columns.
+    Fitted, it also has `classes_`: (classes,) the labels of `y`, sorted; of a matrix `y`, the numbers of its columns.
     """
 
     def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
         """Fine-tunes the model.
 
         Args:
-            X: texts, or pairs of texts.
+            X: a list, an array or a column of texts, or of pairs `(a, b)`.
             y: a label for each: strings, integers, or anything else that can be a dictionary's key. Or, for any number
                 of labels each, a matrix (texts, labels) of 0 and 1, as `MultiLabelBinarizer` of scikit-learn makes it.
 
         Raises:
             UserError: the model does not load, a parameter is out of range, `X` is empty or holds something other than
-                texts, `y` is of another length, a label is missing, or there is only one.
+                texts, `y` is of another length, a label is missing, there is only one, or two look alike.
         """
         rows = rows_of(X)
         if (indicators := indicators_of(y, len(rows))) is not None:
@@ -304,7 +309,7 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
 
 
 class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
-    """Learns a number for each text, or pair of texts; its parameters are those of `FinetuningEstimator`.
+    """Learns a number for each text, or pair of texts.
 
     It learns on targets with mean 0 and standard deviation 1, in which `loss_curve_` is; the head is then rescaled, so
     that the model, saved too, answers on the scale of `y`.
@@ -314,7 +319,7 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
         """Fine-tunes the model.
 
         Args:
-            X: texts, or pairs of texts.
+            X: a list, an array or a column of texts, or of pairs `(a, b)`.
             y: a finite number for each.
 
         Raises:

@@ -30,7 +30,9 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         pool: "mean", "max", "cls" or "mean-with-special": how the tokens of a text become one vector; "cls" is the
             first token's, or the last one's of a causal model. None: as sentence-transformers saved it, or "mean".
         normalise: True divides each vector by its length.
-        max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
+        max_length: most tokens that are read at once; a longer text is read in windows, or for "cls" and
+            "mean-with-special" cut. None: as many as the model was pre-trained on, sentence-transformers has read, or
+            there are positions for.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
         precision: "fp32" or "bf16".
     """
@@ -54,7 +56,10 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return self
 
     def transform(self, X: Texts) -> NDArray[np.float32]:  # noqa: N803
-        """(texts, hidden).
+        """(texts, width): as wide as the model's hidden states, or with "concat-last-4" four times that.
+
+        Args:
+            X: a list, an array or a column of texts.
 
         Raises:
             UserError: the model does not load, or `X` is empty or holds something other than texts.
@@ -65,7 +70,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return embed(self._load(), (row["text"] for row in rows), pool=self.pool, normalise=self.normalise)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """(hidden,) `textencoder0`, `textencoder1` ..., as scikit-learn names features that have no names.
+        """(width,) `textencoder0`, `textencoder1` ..., as scikit-learn names features that have no names.
 
         Args:
             input_features: ignored.

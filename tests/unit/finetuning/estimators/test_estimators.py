@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 from collections.abc import Sequence
@@ -45,6 +46,13 @@ def classifier(model: Path, **settings: Any) -> TextClassifier:
 @pytest.fixture(scope="module")
 def fitted(tiny_model: Path) -> TextClassifier:
     return classifier(tiny_model).fit(TEXTS, LABELS)
+
+
+@pytest.mark.parametrize("kind", [TextClassifier, TextRegressor])
+def test_help_describes_the_parameters(kind: type[TextClassifier]) -> None:
+    documentation = inspect.getdoc(kind) or ""
+    assert documentation.startswith("Learns ")
+    assert all(f"\n    {name}: " in documentation for name in inspect.signature(kind).parameters)
 
 
 class Missing:
