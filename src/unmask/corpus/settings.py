@@ -58,7 +58,8 @@ class CleaningSettings(Settings):
 
     duplicates: Literal["keep", "documents", "paragraphs"] = "keep"
     """`documents`: only the first of equal documents stays; `paragraphs`: likewise, and also only the first of equal
-    paragraphs (lines). Compared by 128-bit hashes that are sorted on disk: memory does not grow."""
+    paragraphs (lines) of 40 characters or more. Compared by 128-bit hashes that are sorted on disk: memory does not
+    grow."""
 
     near_duplicates: float | None = Field(default=None, gt=0, lt=1)
     """Documents whose sets of word 5-grams have at least this Jaccard similarity with an earlier one, by MinHash, are

@@ -47,7 +47,7 @@ def compare(
     """Measures two fine-tuned models on the same labelled examples, and how far chance explains their difference.
 
     The interval of a difference is that of other examples of the same source: the standard error of the paired
-    bootstrap, in which 200 times as many examples are drawn with replacement and both models are measured on them
+    bootstrap, in which, 200 times, as many examples are drawn with replacement, and both models are measured on them
     (Efron and Tibshirani 1993; Koehn 2004). It says nothing of another seed, which changes a model too, and is too
     narrow where the models answer fewer than some ten examples differently.
 

@@ -36,7 +36,7 @@ def evaluate(
     Args:
         model: the directory of a model, of the run that made it or of an ensemble, or a `Predictor` from
             `unmask.inference.predictor.load_predictor`.
-        data: `.tsv`, `.csv`, `.jsonl` or `.parquet`, or a data set's published layout.
+        data: `.tsv`, `.csv`, `.jsonl`, `.json` or `.parquet`, or a data set's published layout.
         task: the task or data set whose layout the file has; None takes the one that the model was trained on. A
             `Predictor` has its own.
         columns: of the examples, where they are not those that the model remembers, such as `{"label": "gold"}`; see

@@ -31,7 +31,8 @@ _BATCH_TOKENS = 2048
 
 
 def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, Any]]:
-    """The likeliest tokens for every `[MASK]` of a text; for many texts, keep a `MaskFiller`.
+    """The likeliest tokens for every `[MASK]` of a text; for many texts, keep an
+    `unmask.inference.mask_filling.MaskFiller`.
 
     Args:
         model: a model's directory, or that of the run that made it.
@@ -44,7 +45,7 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
         answers for each in turn, with `mask`, its number from 0; each mask is filled while the others stay.
 
     Raises:
-        InputError: this is not a text, there is no mask in it, or it is too long for the model.
+        InputError: this is not a text, there is no mask in it, it is too long for the model, or `top_k` is under 1.
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
     """
     return MaskFiller(model, device="cpu").fill(text, top_k)  # for one text a GPU is not worth its start

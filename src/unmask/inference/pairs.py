@@ -58,7 +58,8 @@ def evaluate_pairs(
 
     Raises:
         ModelError: the model cannot say how likely a text is.
-        InputError: the pairs cannot be read, or a sentence is too long.
+        InputError: the pairs cannot be read, or a sentence is too long or too short.
+        SettingsError: `pll`, `discriminator`, `device` or `precision` does not exist, or not for this model.
     """
     paradigms = read_paradigms(pairs)
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)

@@ -283,7 +283,8 @@ class ReplacedTokenSettings(ObjectiveSettings):
     the same."""
 
     tie_embeddings: Literal["all", "none"] = "all"
-    """`all`: both share their token, position and segment embeddings (section 3.2). In two stages they never do."""
+    """`all`: both share their token, position and segment embeddings (section 3.2); under
+    `schedule: two_stage` they never do."""
 
     discriminator_weight: float = Field(default=50.0, gt=0)
     """lambda: the weight of the discriminator's mean loss beside the generator's."""

@@ -49,7 +49,8 @@ class PretrainRecipe(Settings):
     store: str | None = None
     """A store made by `unmask prepare`, in place of a corpus."""
     held_out: float = Field(default=0.01, ge=0, lt=1)
-    """Share of documents held out for evaluation, chosen by the SHA-256 of their text; 0: no evaluation."""
+    """Share of documents held out for evaluation, chosen by the SHA-256 of their text; 0: nothing is evaluated
+    but `eval.pairs`."""
     init_from: str | None = None
     """A model directory whose weights the run starts from, in place of random ones."""
 

@@ -304,7 +304,7 @@ Files = str | list[str]
 
 
 class DataSettings(TableSettings):
-    """Files of examples: .tsv and .csv with a header, .jsonl, .parquet, or a data set's published form."""
+    """Files of examples: .tsv and .csv with a header, .jsonl, .json, .parquet, or a data set's published form."""
 
     train: Files
     dev: Files | None = None

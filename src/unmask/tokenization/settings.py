@@ -27,9 +27,10 @@ class TokenizerSettings(Settings):
             text before any other step; "none" leaves the text unchanged.
         unused_slots: entries `[unused0]` ..., kept free for tokens that are added after pre-training.
         extra_special_tokens: further special tokens, such as `[ENT]`.
-        sample_bytes: most bytes of UTF-8 text to learn from. From a larger corpus a uniform sample of documents is
-            taken, between half of this size and all of it. 100 MB need about 0.4 GB of memory for English and 1.2 GB
-            for Korean, which has more distinct words; `byte_bpe` 0.6 GB and 3 GB.
+        sample_bytes: most bytes of UTF-8 text to learn from. From a larger corpus a uniform sample of whole documents
+            is taken, as a rule between half of this size and all of it; with few, long documents less, and a single one
+            may exceed it. 100 MB need about 0.4 GB of memory for English and 1.2 GB for Korean, which has more distinct
+            words; `byte_bpe` 0.6 GB and 3 GB.
         alphabet_size: most characters to keep, the most frequent first; None takes 1,000, or 6,000 if Hangul or Han
             is present. `byte_bpe` always has the 256 bytes.
         min_character_count: how often a character must occur to be kept.

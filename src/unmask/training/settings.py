@@ -169,12 +169,13 @@ class TrainSettings(Settings):
     rate, and no such run is repeatable bit for bit, resumed or not."""
 
     batch_size: int = Field(default=256, ge=1)
-    """Sequences per step, over all micro-batches."""
+    """Sequences per step, over all micro-batches. Those of a question's choices, of a pair's two orders and of a
+    classified text's windows count as one."""
     micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
-    """Sequences per forward and backward pass, at most; null, or more than the batch has, is the whole batch. `auto`:
-    on a GPU the most that fit into its free memory, found by measuring before the first step; elsewhere the whole
-    batch. Changes memory use and which elements dropout zeroes, nothing else in the gradient; so it is halved when a
-    GPU runs out of memory, and the run continues."""
+    """Sequences per forward and backward pass, at most, counted likewise; null, or more than the batch has, is the
+    whole batch. `auto`: on a GPU the most that fit into its free memory, found by measuring before the first step;
+    elsewhere the whole batch. Changes memory use and which elements dropout zeroes, nothing else in the gradient; so it
+    is halved when a GPU runs out of memory, and the run continues."""
     shard: bool = False
     """Whether the processes of a run (`torchrun`) divide parameters, gradients and optimizer state among them, for
     models that do not fit into one device; each has a copy of all otherwise. See `unmask.training.sharding`."""

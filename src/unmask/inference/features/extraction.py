@@ -157,8 +157,8 @@ def extract_features(
 
     Args:
         model: a model's directory, or that of the run that made it.
-        input: `.txt` with one text per line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or
-            `tokens`, or with the columns that the model was fine-tuned on; `-` is standard input.
+        input: `.txt` with one text per line, `.tsv`, `.csv`, `.jsonl`, `.json` or `.parquet` with `text`, `text_a` and
+            `text_b`, or `tokens`, or with the columns that the model was fine-tuned on; `-` is standard input.
         out: a directory: `features.npy`, float32, (rows, width) or, for `weighted-*` layers, (rows, layers, hidden);
             and `index.jsonl`, one line per input: its `id` (its number from 0 where it has none), its first `row`, and
             `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` rows, and the line also holds

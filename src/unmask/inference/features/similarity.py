@@ -42,7 +42,7 @@ def embed(
     device: str = "auto",
     precision: str = "fp32",
 ) -> NDArray[np.float32]:
-    """Embeddings of texts, all of them in memory; for a great many, use `extract_features`.
+    """Embeddings of texts, all of them in memory; for a great many, use `unmask.extract_features`.
 
     Args:
         model: a model's directory, that of the run that made it, or a model from
@@ -50,6 +50,8 @@ def embed(
         layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
         pool: `mean`, `max`, `cls` or `mean-with-special`; None: as sentence-transformers has saved it, else `mean`.
         normalise: True divides each by its length; the embedding of a text without a token stays zero.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32` or `bf16`.
 
     Returns:
         (texts, width) float32.
@@ -93,7 +95,7 @@ def similarities(
     device: str = "auto",
     precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
-    """The similarity of each pair of texts, read as they are needed; the other arguments are those of `embed`.
+    """The similarity of each pair of texts, read as they are needed; the other arguments are those of `unmask.embed`.
 
     Args:
         pairs: of each the two texts, or a row with `text_a` and `text_b`.

@@ -1,4 +1,5 @@
-"""Text that continues a prompt, sampled from a left-to-right language model: GPT-1, an LSTM, a left-to-right BERT.
+"""Text that continues a prompt, sampled from a left-to-right language model: GPT-1, an LSTM, a left-to-right BERT,
+ModernBERT's decoder.
 
 The model reads the last `LanguageModel.window` tokens: if the text is longer, the window slides on and everything
 before it is forgotten. Every step reads the window anew; nothing is kept between steps.
@@ -21,8 +22,8 @@ from unmask.io.encodings import is_text, normalized
 from unmask.models.hub.uses import NOT_FINITE
 
 _REPLACEMENT = "\ufffd"
-_FIRST_CONSONANTS = "".join(map(chr, range(0x1100, 0x1160)))
 """What bytes that do not form a character are decoded to."""
+_FIRST_CONSONANTS = "".join(map(chr, range(0x1100, 0x1160)))
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,19 @@ def generate(
     """Continues a prompt.
 
     Args:
-        model: a model's directory, that of the run that made it, or a loaded `LanguageModel`.
-        prompt: may be empty for a BERT, whose texts begin with `[CLS]`.
+        model: a model's directory, that of the run that made it, or one from `unmask.load_language_model`.
+        prompt: may be empty for a BERT or ModernBERT's decoder, whose texts begin with `[CLS]`.
         num_tokens: how many to add; special tokens are never among them.
         temperature, top_k, top_p: see `unmask.inference.left_to_right.generation.Sampling`.
         seed: of the draws, from 0 to 2**63 - 1: the same seed gives the same text.
-        device, precision: see `load_language_model`.
+        device, precision: see `unmask.load_language_model`.
 
     Returns:
         The new text without the prompt. An incomplete last character is left out.
 
     Raises:
         InputError: there is nothing to continue, or the prompt is not text.
-        ModelError: a logit is not finite, or see `load_language_model`.
+        ModelError: a logit is not finite, or as in `unmask.load_language_model`.
         SettingsError: a value is out of its range.
     """
     if not isinstance(prompt, str):

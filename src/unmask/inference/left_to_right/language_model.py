@@ -48,7 +48,7 @@ def load_language_model(
 
     Raises:
         ModelError: there is no such model, it does not predict the next token, or it does not load.
-        SettingsError: no such device.
+        SettingsError: no such device or precision.
     """
     if isinstance(model, LanguageModel):
         return model

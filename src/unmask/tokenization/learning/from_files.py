@@ -48,6 +48,9 @@ def train_tokenizer(
         reading: how files become documents, as settings or a dictionary of them.
         cleaning: what is repaired in documents, and which are left out; likewise.
 
+    Returns:
+        The tokenizer, and an `unmask.tokenization.learning.train.TrainingReport`.
+
     Raises:
         InputError: no text, or text that cannot be read.
         SettingsError: a setting is unknown or out of its range, the vocabulary has no room for the characters of the
