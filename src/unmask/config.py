@@ -92,11 +92,12 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
 
 Overrides = Sequence[str] | Mapping[str, Any]
-"""Settings over those of a recipe: `key.path=value` words, or a dictionary of such paths, which may be nested."""
+"""Settings over those of a recipe: `key.path=value` words, or a dictionary of such paths, whose values may be nested
+dictionaries."""
 
 
 def parse_overrides(overrides: Overrides) -> dict[str, Any]:
-    """Turns `key.path=value` words, or a dictionary whose keys may be such paths, into nested dictionaries.
+    """Turns `key.path=value` words, or a dictionary whose own keys may be such paths, into nested dictionaries.
 
     The value of a word is taken as text, unless it is empty or `null`, or is a list, a mapping or quoted text in YAML's
     syntax. A part of the path that is a whole number may mean an element of a list; `merge` decides.
@@ -104,37 +105,47 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
     Raises:
         SettingsError: a word has no `=`, or contradicts another word.
     """
+    if isinstance(overrides, str):
+        raise SettingsError(f"{overrides!r}: one text: expected a list of key=value, or a dictionary")
     values: dict[str, Any] = {}
     pairs = _flat(overrides) if isinstance(overrides, Mapping) else map(_read_word, overrides)
-    for path, value in pairs:
-        *parents, last = path.split(".")
+    for keys, value in pairs:
+        path, *parents, last = ".".join(keys), *keys
         place = values
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise SettingsError(f"'{path}={value}': {parent} was given a value of its own before")
         if last in place:
-            raise SettingsError(f"{path} is given twice on the command line: keep one")
+            raise SettingsError(f"{path} is given twice: keep one")
         place[last] = value
     return values
 
 
-def _read_word(word: str) -> tuple[str, Any]:
+def _read_word(word: str) -> tuple[Sequence[str], Any]:
     path, equals, text = word.partition("=")
     if not equals or not path:
         raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000")
     text = text.strip()
     is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
-    return path, parse_yaml(text, word) if is_yaml else text
+    return path.split("."), parse_yaml(text, word) if is_yaml else text
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no dictionary, with its whole path; a file's path as text."""
+def _flat(values: Mapping[str, Any], above: Sequence[str] = ()) -> Iterator[tuple[Sequence[str], Any]]:
+    """Every value that is no dictionary, with the keys that lead to it. Only the outermost are paths: further in, a key
+    may be a label, which has dots of its own."""
     for key, value in values.items():
+        keys = [*above, str(key)] if above else str(key).split(".")
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flat(value, keys)
         else:
-            yield f"{prefix}{key}", os.fspath(value) if isinstance(value, os.PathLike) else value
+            yield keys, _paths_as_text(value)
+
+
+def _paths_as_text(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_paths_as_text(element) for element in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def merge(
@@ -270,7 +281,10 @@ def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
     for key, problem in problems:
         kind = problem["type"]
         if kind == "extra_forbidden":
-            if key in valid:  # a key of another member of a union
+            if key in valid and "." in problem["loc"][-1]:
+                nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
+                lines.append(f"{key}: one key with dots in it: write `{nested}`")
+            elif key in valid:  # a key of another member of a union
                 choice, values = _choice_of(cls, key)
                 lines.append(f"{key} belongs to {choice}={' or '.join(values)}: leave it out, or change {choice}")
             else:

@@ -157,7 +157,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     [
         (["name"], "'name': expected key=value, such as train.steps=1000"),
         (["=x"], "'=x': expected key=value"),
-        (["gears=1", "gears=2"], "gears is given twice on the command line: keep one"),
+        (["gears=1", "gears=2"], "gears is given twice: keep one"),
         (["front=x", "front.size=2"], "'front.size=2': front was given a value of its own before"),
         (["front.size=2", "front=x"], "front is given twice"),
         (["owners=[a"], r"owners=\[a, line 1, column 3: not valid YAML"),
@@ -212,6 +212,14 @@ def test_a_wrong_value_is_told_with_key_value_and_what_was_expected(word: str, m
     with pytest.raises(SettingsError) as refused:
         build(parse_overrides([word]))
     assert str(refused.value) == f"here: {message}"
+
+
+def test_a_key_with_dots_is_told_how_it_is_written() -> None:
+    for wrong in ({"front.size": "20"}, {"lamp.lumen": 5}):
+        [key] = wrong
+        with pytest.raises(SettingsError) as refused:
+            build(wrong)
+        assert str(refused.value) == f"here: {key}: one key with dots in it: write `{key.replace('.', ': {')}: ...}}`"
 
 
 def test_a_contradiction_and_a_missing_key_are_told() -> None:
@@ -410,8 +418,26 @@ def test_a_key_of_another_member_is_told_with_what_chooses_it() -> None:
     [
         {"optimizer.learning_rate": 1e-3, "train.steps": 5, "init_from": Path("runs/bert")},
         {"optimizer": {"learning_rate": 1e-3}, "train": {"steps": 5}, "init_from": "runs/bert"},
+        {"optimizer.learning_rate": 1e-3, "train": {"steps": 5}, "init_from": Path("runs/bert")},
     ],
 )
 def test_overrides_may_be_a_dictionary(given: dict[str, Any]) -> None:
     expected = {"optimizer": {"learning_rate": 1e-3}, "train": {"steps": 5}, "init_from": "runs/bert"}
     assert parse_overrides(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", [{"task.thresholds": {"C. elegans": 0.3}}, {"task": {"thresholds": {"C. elegans": 0.3}}}]
+)
+def test_a_label_with_a_dot_is_one_key(given: dict[str, Any]) -> None:
+    assert parse_overrides(given) == {"task": {"thresholds": {"C. elegans": 0.3}}}
+
+
+def test_paths_in_lists_are_text() -> None:
+    given = {"corpus": (Path("a.txt"), "b"), "train.steps": 5}
+    assert parse_overrides(given) == {"corpus": ["a.txt", "b"], "train": {"steps": 5}}
+
+
+def test_a_text_is_no_list_of_overrides() -> None:
+    with pytest.raises(SettingsError, match="'store=runs': one text: expected a list of key=value, or a dictionary"):
+        parse_overrides("store=runs")
