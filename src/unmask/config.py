@@ -281,7 +281,7 @@ def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
     for key, problem in problems:
         kind = problem["type"]
         if kind == "extra_forbidden":
-            if key in valid and "." in problem["loc"][-1]:
+            if key in valid and "." in str(problem["loc"][-1]):
                 nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
                 lines.append(f"{key}: one key with dots in it: write `{nested}`")
             elif key in valid:  # a key of another member of a union

@@ -30,6 +30,7 @@ from unmask.io.paths import (
     SUMMARY,
     TRAINING_REPORT,
     TRIALS,
+    as_path,
     is_onnx,
 )
 from unmask.io.progress import human_bytes, human_count
@@ -67,7 +68,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         InputError: there is nothing at the path, or nothing of a known kind.
         UserError: it is of a known kind but damaged.
     """
-    path = Path(path)
+    path = as_path(path, "the path of a store, a model, a run, a search, an ensemble, a tokenizer or a recipe")
     if not path.exists():
         if str(path) not in known_recipes():
             raise InputError(f"{path}: no such file or directory")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import unmask
-from unmask.errors import ModelError
+from unmask.errors import InputError, ModelError
 
 
 def test_every_public_name_is_listed() -> None:
@@ -30,6 +31,31 @@ def test_a_model_and_its_tokenizer_are_named_by_the_run_too(tiny_model: Path, tm
         assert unmask.load_tokenizer(place).vocab_size == unmask.load_tokenizer(tiny_model).vocab_size
     with pytest.raises(ModelError, match="models/x: no such directory"):
         unmask.load_model("models/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("predict", [[{"text": "a"}]]),
+        ("evaluate", ["dev.csv"]),
+        ("embed", [["a"]]),
+        ("similarities", [[("a", "b")]]),
+        ("fill_mask", ["a [MASK]"]),
+        ("generate", ["a"]),
+    ],
+)
+def test_what_is_no_place_of_a_model_is_refused(tiny_model: Path, name: str, more: list[Any]) -> None:
+    for given in (unmask.load_model(tiny_model), None):
+        with pytest.raises(InputError, match=f"^found a {type(given).__name__}: expected the directory of a model, or"):
+            getattr(unmask, name)(given, *more)
+
+
+def test_what_is_no_place_of_anything_else_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    tokenizer: Any = unmask.load_tokenizer(tiny_model)
+    with pytest.raises(InputError, match=r"^found a TextTokenizer: expected a tokenizer's directory"):
+        unmask.prepare([], tokenizer, tmp_path / "store")
+    with pytest.raises(InputError, match=r"^found a TextTokenizer: expected the path of a store, a model, a run"):
+        unmask.describe(tokenizer)
 
 
 def test_the_type_of_a_model_is_enough(tiny_model: Path, tmp_path: Path) -> None:

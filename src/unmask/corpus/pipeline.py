@@ -91,7 +91,7 @@ class Corpus:
 
 
 def find_corpora(
-    text: str | Path | Sequence[str | Path],
+    text: str | Path | Iterable[str | Path],
     reading: ReadingSettings,
     cleaning: CleaningSettings,
     sizes: Mapping[str, int] = {},
@@ -109,7 +109,7 @@ def find_corpora(
             paths, or a file of one cannot be read.
         SettingsError: a mixture is invalid.
     """
-    text = [text] if isinstance(text, str | Path) else text
+    text = [text] if isinstance(text, str | Path) else list(text)
     left_out: list[Path] = []
     if not any(Path(path).suffix in SUFFIXES for path in text):
         found = [Corpus("", find_files(text, reading.format, left_out))]

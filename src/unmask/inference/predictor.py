@@ -37,7 +37,7 @@ from unmask.inference.task_options import (
     naming_columns,
 )
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import is_onnx, model_directory
+from unmask.io.paths import as_path, is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row
 from unmask.io.writing import refuse_existing, refuse_inputs_inside, writing
@@ -184,16 +184,17 @@ def load_predictor(
         if task is not None:
             raise SettingsError(f"task={task}: a loaded Predictor has its task: load its directory with this one")
         return model
-    members = read_members(Path(model))
+    place = as_path(model)
+    members = read_members(place)
     if any(map(is_onnx, members or ())):
         device = "cpu"
     compute = inference_compute(device, precision)
     if members is None:
-        predictor = _load_one(model_directory(model), task, compute)
+        predictor = _load_one(model_directory(place), task, compute)
     else:
         check_members(members)
         first, *others = (_load_one(member, task, compute) for member in members)
-        its_task = task_of_all([first.task, *(its.task for its in others)], read_chosen(Path(model)))
+        its_task = task_of_all([first.task, *(its.task for its in others)], read_chosen(place))
         for number, (member, its) in enumerate(zip(members[1:], others, strict=True)):
             if not its.reads_other_tokens_than(first):
                 attach_tokenizer(its.module.encoder, first.tokenizer, member)

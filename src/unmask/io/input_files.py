@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import IO
 
 from unmask.errors import InputError
 from unmask.io.encodings import as_utf8, read_utf8_lines
+from unmask.io.paths import as_path
 from unmask.io.reading import check_library, open_input, split_suffixes
 from unmask.io.settings import TableSettings
 
@@ -82,12 +82,7 @@ def as_files(path: str | DataPath) -> InputFiles:
     """
     if isinstance(path, InputFiles):
         return path
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(
-            f"found a {type(path).__name__}: expected the path of a file of examples; `unmask.predict` takes examples "
-            "in memory"
-        )
-    return InputFiles((Path(path),))
+    return InputFiles((as_path(path, "the path of a file; what is in memory is written to one, such as a .jsonl"),))
 
 
 def files_of(path: str | DataPath) -> Iterator[InputFiles]:

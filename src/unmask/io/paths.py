@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
 
-from unmask.errors import ModelError
+from unmask.errors import InputError, ModelError
 from unmask.io.writing import REPLACED
 
 MODEL = "model"
@@ -68,6 +69,13 @@ def free_space(path: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def as_path(given: object, expected: str = "the directory of a model, or of the run that made it") -> Path:
+    """The path that a caller from Python gives; raises InputError where it is none, saying what was expected."""
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"found a {type(given).__name__}: expected {expected}")
+    return Path(given)
+
+
 def model_in(path: Path) -> Path:
     """The `model/` in the directory of a run that has made one; any other path itself."""
     return path / MODEL if (path / RECIPE).is_file() and (path / MODEL).is_dir() else path
@@ -77,9 +85,10 @@ def model_directory(path: str | Path) -> Path:
     """The model directory that `path` names: itself, or `model/` inside it if it is a run's directory.
 
     Raises:
+        InputError: this is no path.
         ModelError: there is no such directory, or no model in it, or the run has not made its model yet.
     """
-    path = Path(path)
+    path = as_path(path)
     for directory in (path, path / MODEL):
         if any((directory / name).is_file() for name in CONFIGS):
             return directory

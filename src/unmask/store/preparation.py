@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -26,7 +26,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import name_of, names_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, SettingsError
-from unmask.io.paths import MANIFEST, SKIPPED
+from unmask.io.paths import MANIFEST, SKIPPED, as_path
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import (
@@ -57,7 +57,7 @@ _MOST_SHOWN = 0.99
 
 
 def prepare(
-    text: str | Path | Sequence[str | Path],
+    text: str | Path | Iterable[str | Path],
     tokenizer: str | Path,
     out: str | Path,
     *,
@@ -97,7 +97,7 @@ def prepare(
     """
     reading = as_settings(ReadingSettings, reading, "reading")
     cleaning = as_settings(CleaningSettings, cleaning, "cleaning")
-    out, tokenizer_path = own_place(Path(out)), Path(tokenizer)
+    out, tokenizer_path = own_place(Path(out)), as_path(tokenizer, "a tokenizer's directory")
     if workers < 1:
         raise SettingsError(f"workers={workers}: expected at least 1")
     if shard_bytes < 1:

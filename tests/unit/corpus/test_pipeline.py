@@ -166,6 +166,12 @@ def test_a_lone_path_is_a_list_of_one(tmp_path: Path) -> None:
             assert [corpus.files for corpus in find_corpora(lone, ReadingSettings(), CleaningSettings())] == [[text]]
 
 
+def test_paths_may_be_computed_one_by_one(tmp_path: Path) -> None:
+    files = [write(tmp_path / name, "text\n") for name in ("a.txt", "b.txt")]
+    [corpus] = find_corpora(map(str, files), ReadingSettings(), CleaningSettings())
+    assert corpus.files == files
+
+
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text, page = write(tmp_path / "a.txt", "A man.\n"), write(tmp_path / "sub" / "page.html")
     write(tmp_path / ".hidden.html")

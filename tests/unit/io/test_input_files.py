@@ -15,7 +15,7 @@ from unmask.io.settings import TableSettings
 
 @pytest.mark.parametrize("given", [[{"text": "a"}], {"text": "a"}, None], ids=lambda given: type(given).__name__)
 def test_examples_in_memory_are_no_file(given: Any) -> None:
-    message = f"found a {type(given).__name__}: expected the path of a file of examples; `unmask.predict` takes"
+    message = f"found a {type(given).__name__}: expected the path of a file; what is in memory is written to one"
     with pytest.raises(InputError, match=message):
         as_files(given)
 

@@ -10,7 +10,7 @@ settings. No run directory is written. Every estimator works in `Pipeline`, `cro
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
@@ -252,6 +252,7 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
                 texts, `y` is of another length, a label is missing, there is only one, or two look alike.
         """
         rows = rows_of(X)
+        y = list(y) if isinstance(y, Iterator) else y  # it is looked at twice
         if (indicators := indicators_of(y, len(rows))) is not None:
             return self._fit_many(rows, indicators)
         labels = labels_of(y, len(rows))

@@ -68,6 +68,8 @@ def _values_of(values: Any, name: str) -> list[Any]:
     """A list, an array, or a column or table of pandas or the like, as a list."""
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
         raise ValuesError(f"{name} is one {type(values).__name__}: expected a list or an array")
+    if isinstance(values, set | frozenset):
+        raise ValuesError(f"{name} is a {type(values).__name__}, which has no order: expected a list or an array")
     if hasattr(values, "to_pylist"):  # pyarrow
         return list(values.to_pylist())
     array = values.to_numpy() if hasattr(values, "to_numpy") else values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ from unmask.tokenization.settings import TokenizerSettings
 
 
 def train_tokenizer(
-    text: str | Path | Sequence[str | Path],
+    text: str | Path | Iterable[str | Path],
     out: str | Path,
     settings: TokenizerSettings | Mapping[str, Any] = TokenizerSettings(),  # noqa: B008  immutable
     *,

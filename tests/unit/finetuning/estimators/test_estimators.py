@@ -136,6 +136,11 @@ def test_numpy_labels_and_texts_keep_their_type(tiny_model: Path) -> None:
     assert np.array_equal(from_column.predict_proba(Column(TEXTS)), learned.predict_proba(texts))
 
 
+def test_texts_and_labels_may_be_computed_one_by_one(tiny_model: Path, fitted: TextClassifier) -> None:
+    again = classifier(tiny_model).fit(iter(TEXTS), iter(LABELS))
+    assert np.array_equal(again.predict_proba(iter(TEXTS)), fitted.predict_proba(TEXTS))
+
+
 def test_pairs_of_texts(tiny_model: Path) -> None:
     pairs = [(text, text) for text in TEXTS]
     learned = classifier(tiny_model, max_length=32, epochs=16).fit(pairs, LABELS)
@@ -329,6 +334,8 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
         ([], [], "X is empty"),
         ("a text", ["a"], "X is one str: expected a list or an array"),
         (None, ["a"], "X is one NoneType"),
+        ({"a", "b"}, ["a", "b"], "X is a set, which has no order: expected a list or an array"),
+        (["a", "b"], frozenset({"a", "b"}), "y is a frozenset, which has no order"),
         ([1, 2], ["a", "b"], r"X\[0\] is '1' \(int\): expected a text, or a pair of texts"),
         (["a", None], ["a", "b"], r"X\[1\] is 'None' \(NoneType\)"),
         (["a", float("nan")], ["a", "b"], r"X\[1\] is 'nan' \(float\)"),
