@@ -29,6 +29,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unmask.errors import UserError as UserError
     from unmask.experiments.compare import compare as compare
     from unmask.finetuning.estimators.estimators import TextClassifier as TextClassifier
     from unmask.finetuning.estimators.estimators import TextRegressor as TextRegressor
@@ -38,14 +39,17 @@ if TYPE_CHECKING:
     from unmask.inference.evaluation import evaluate as evaluate
     from unmask.inference.features.extraction import extract_features as extract_features
     from unmask.inference.features.similarity import embed as embed
+    from unmask.inference.features.similarity import load_embedder as load_embedder
     from unmask.inference.features.similarity import similarities as similarities
     from unmask.inference.left_to_right.generation import generate as generate
     from unmask.inference.left_to_right.language_model import load_language_model as load_language_model
     from unmask.inference.left_to_right.zero_shot import evaluate_zero_shot as evaluate_zero_shot
     from unmask.inference.left_to_right.zero_shot import open_zero_shot as open_zero_shot
     from unmask.inference.left_to_right.zero_shot import predict_zero_shot as predict_zero_shot
+    from unmask.inference.mask_filling import MaskFiller as MaskFiller
     from unmask.inference.mask_filling import fill_mask as fill_mask
     from unmask.inference.pairs import evaluate_pairs as evaluate_pairs
+    from unmask.inference.predictor import load_predictor as load_predictor
     from unmask.inference.predictor import predict as predict
     from unmask.info import describe as describe
     from unmask.models.hub.directory import load_model as load_model
@@ -60,11 +64,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "MaskFiller": "unmask.inference.mask_filling",
     "TextClassifier": "unmask.finetuning.estimators.estimators",
     "TextEncoder": "unmask.finetuning.estimators.text_encoder",
     "TextRegressor": "unmask.finetuning.estimators.estimators",
     "TokenStore": "unmask.store.store",
     "TokenizerSettings": "unmask.tokenization.settings",
+    "UserError": "unmask.errors",
     "average_models": "unmask.inference.averaging",
     "compare": "unmask.experiments.compare",
     "describe": "unmask.info",
@@ -76,8 +82,10 @@ _HOMES = {
     "fill_mask": "unmask.inference.mask_filling",
     "finetune": "unmask.finetuning.run",
     "generate": "unmask.inference.left_to_right.generation",
+    "load_embedder": "unmask.inference.features.similarity",
     "load_language_model": "unmask.inference.left_to_right.language_model",
     "load_model": "unmask.models.hub.directory",
+    "load_predictor": "unmask.inference.predictor",
     "load_tokenizer": "unmask.tokenization.tokenizer",
     "open_zero_shot": "unmask.inference.left_to_right.zero_shot",
     "predict": "unmask.inference.predictor",

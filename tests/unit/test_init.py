@@ -20,6 +20,20 @@ def test_every_public_name_is_listed() -> None:
     assert all(getattr(unmask, name) is not None for name in listed)
 
 
+def test_what_is_returned_is_shown_in_a_line(tiny_model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("a man\n\na dog\n")
+    store = unmask.prepare(text, tiny_model, tmp_path / "store")
+    assert repr(store) == f"TokenStore({str(tmp_path / 'store')!r}, documents=2, tokens={store.num_tokens})"
+    assert repr(unmask.load_tokenizer(tiny_model)) == "TextTokenizer(kind='wordpiece', vocab_size=400)"
+    tokenizer, _ = unmask.train_tokenizer(text, tmp_path / "words", {"kind": "word", "vocab_size": 8})
+    assert repr(tokenizer) == f"WordTokenizer(vocab_size={tokenizer.vocab_size})"
+    shown = repr(unmask.load_model(tiny_model))
+    assert shown.startswith("LoadedModel(architecture='BertForPreTraining'")
+    assert len(shown) < 200
+    assert len(repr(unmask.load_embedder(tiny_model))) < 400
+
+
 def test_a_model_and_its_tokenizer_are_named_by_the_run_too(tiny_model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_model, run / "model")

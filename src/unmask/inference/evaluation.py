@@ -35,7 +35,7 @@ def evaluate(
 
     Args:
         model: the directory of a model, of the run that made it or of an ensemble, or a `Predictor` from
-            `unmask.inference.predictor.load_predictor`.
+            `unmask.load_predictor`.
         data: `.tsv`, `.csv`, `.jsonl`, `.json` or `.parquet`, or a data set's published layout.
         task: the task or data set whose layout the file has; None takes the one that the model was trained on. A
             `Predictor` has its own.

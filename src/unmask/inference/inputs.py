@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, dropwhile, islice
+from itertools import chain, count, dropwhile, islice
+from pathlib import Path
 from typing import Any
 
 from unmask.config import nearest
@@ -28,10 +29,39 @@ INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", 
 _NUM_INSPECTED_LINES = 100
 """How many lines are looked at to see what is in a `.txt`."""
 
+_EXAMPLE = 'such as [{"text": "a fine film"}]'
+
 
 @dataclass(frozen=True)
 class PlainText(Row):
     """A line that is a text and nothing else; its one field is `text`."""
+
+
+def rows_in_memory(given: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """The rows that a caller from Python gives, numbered from 1.
+
+    Raises:
+        InputError: this is no list of rows, which is said at once, or one of them is no row.
+    """
+    for its, advice in {"iterrows": "to_dict('records')", "to_pylist": "to_pylist()"}.items():  # pandas, pyarrow
+        if hasattr(given, its):
+            raise InputError(f"the inputs are a {type(given).__name__}: give a list of rows, its .{advice}")
+    if isinstance(given, str | Path):
+        raise InputError(
+            f"the inputs are {str(given)!r}, one text or path: give a list of rows, or for a file take "
+            "unmask.inference.predictor.predict_file"
+        )
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise InputError(f"the inputs are a {type(given).__name__}: give a list of rows, {_EXAMPLE}")
+    return map(_row_in_memory, given, count(1))
+
+
+def _row_in_memory(fields: Mapping[str, Any], number: int) -> Row:
+    if not isinstance(fields, Mapping):
+        raise InputError(
+            f"input {number} is {str(fields)[:60]!r}: expected a list of inputs, each with named fields, {_EXAMPLE}"
+        )
+    return Row(fields, f"input {number}")
 
 
 def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:

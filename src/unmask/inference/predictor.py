@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.inference.answer_lines import answer_lines, beside_input
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_chosen, read_members, task_of_all
@@ -24,7 +24,7 @@ from unmask.inference.example_sets import (
     encode_sets,
     run_module,
 )
-from unmask.inference.inputs import having_field, read_task_inputs
+from unmask.inference.inputs import having_field, read_task_inputs, rows_in_memory
 from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import (
@@ -76,6 +76,9 @@ class Predictor:
     others: tuple[Predictor, ...] = ()
     trained_length: int | None = None
     ignores_segments: bool = False
+
+    def __repr__(self) -> str:
+        return f"Predictor(task={self.task.settings.name!r}, tokenizer={self.tokenizer}, others={len(self.others)})"
 
     @property
     def num_segments(self) -> int:
@@ -237,46 +240,44 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
 
 
 def predict(
-    model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "fp32"
+    model: str | Path | Predictor,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    columns: Columns = NOTHING_SAID,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
     """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
 
     Args:
-        model: a model's directory, that of the run that made it, or a `Predictor` from
-            `unmask.inference.predictor.load_predictor`.
+        model: a model's directory, that of the run that made it, or a `Predictor` from `unmask.load_predictor`.
         rows: inputs, read as they are needed: with the columns that the model was trained on, or the usual ones of its
             task (`text`; `text_a` and `text_b`; `question` and `context`; `context` and `choices`; `tokens`); whatever
             else they hold is kept.
+        columns: of the inputs, where they are others, such as `{"text": "review"}`.
+        settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
         precision: as for `load_predictor`.
 
     Yields:
         For each input, in order, `{"input": {...}, ...}` with what the task decodes, such as `label`, `score` and
-        `probabilities`, and its `id` where it has one.
+        `probabilities`, and its `id` where it has one. They are computed as they are read, once: `list(...)` keeps
+        them.
 
     Raises:
-        UserError: the model does not load, or an input lacks its text or is too long for a model that does not cut.
+        UserError: the model does not load, a column or setting does not apply here, or an input lacks its text or is
+            too long for a model that does not cut.
     """
-    predictor = load_predictor(model, device=device, precision=precision)
-    return predictor(_numbered(rows))
+    inputs = rows_in_memory(rows)
+    with naming_columns("columns."):
+        predictor = load_predictor(model, device=device, precision=precision).with_options(columns, settings)
+    return _answers_in_memory(predictor, _with_id(inputs, columns))
 
 
-def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    for its, advice in {"iterrows": "to_dict('records')", "to_pylist": "to_pylist()"}.items():  # pandas, pyarrow
-        if hasattr(rows, its):
-            raise InputError(f"the inputs are a {type(rows).__name__}: give a list of rows, its .{advice}")
-    if isinstance(rows, str | Path):
-        raise InputError(
-            f"the inputs are {str(rows)!r}, one text or path: give a list of rows, or for a file take "
-            "unmask.inference.predictor.predict_file"
-        )
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, Mapping):
-            raise InputError(
-                f"input {number} is {str(row)[:60]!r}: expected a list of inputs, each with named fields, such as "
-                '[{"text": "a fine film"}]'
-            )
-        yield Row(row, f"input {number}")
+def _answers_in_memory(predictor: Predictor, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    with naming_columns("columns."):
+        yield from predictor(rows)
 
 
 def predict_file(
@@ -310,7 +311,11 @@ def predict_file(
 
 
 def _rows(predictor: Predictor, path: str | DataPath, columns: Columns, format: str | None) -> Iterator[Row]:
-    rows, column = read_task_inputs(path, predictor.task, format), as_columns(columns).id
+    return _with_id(read_task_inputs(path, predictor.task, format), columns)
+
+
+def _with_id(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
+    column = as_columns(columns).id
     return rows if column is None else having_field(rows, column)
 
 

@@ -53,7 +53,7 @@ _OF_LABELS = ("label_separator", "repair_tags")
 _OF_SCORES = (*_OF_LABELS, "unanswerable")
 """All settings that affect how existing predictions are measured."""
 
-_OF_TRAIN = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
+_ELSEWHERE = re.compile(rf"(?:\bdata\.columns\.|--column )(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
 
 
 def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -151,17 +151,17 @@ def check_label_columns(columns: ColumnSettings, labels: Sequence[str]) -> None:
 
 @contextmanager
 def naming_columns(prefix: str = "--column ") -> Iterator[None]:
-    """A block in which tasks' messages name columns as they are given there, not as a recipe names those of train.
+    """A block in which messages name columns as they are given there, not as a recipe or a command names them.
 
     Args:
-        prefix: in place of `data.columns.`, such as `data.dev_columns.`; commands have an option.
+        prefix: in place of the recipe's `data.columns.`, such as `data.dev_columns.`, or of a command's option.
     """
     try:
         yield
     except ColumnError as error:
-        raise ColumnError(error.problem, _OF_TRAIN.sub(prefix, error.advice)) from error
+        raise ColumnError(error.problem, _ELSEWHERE.sub(prefix, error.advice)) from error
     except UserError as error:
-        message = _OF_TRAIN.sub(prefix, str(error))
+        message = _ELSEWHERE.sub(prefix, str(error))
         if message == str(error):
             raise
         raise type(error)(message) from error

@@ -49,6 +49,10 @@ class TokenStore:
             for number in range(len(self.manifest["shards"]))
         ]
 
+    def __repr__(self) -> str:
+        where, documents, tokens = str(self.directory), self.num_documents, self.num_tokens
+        return f"TokenStore({where!r}, documents={documents}, tokens={tokens})"
+
     @property
     def has_words(self) -> bool:
         """Whether it is a store of words, which keeps the bytes of each token."""

@@ -104,6 +104,9 @@ class TextTokenizer:
         self._prefix = facts.prefix
         self.continuation = self._continuations()
 
+    def __repr__(self) -> str:
+        return f"TextTokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
     def _continuations(self) -> npt.NDArray[np.bool_]:
         if self.kind == "wordpiece":
             prefix = self._prefix

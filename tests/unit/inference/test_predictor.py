@@ -339,12 +339,33 @@ def test_a_column_of_ids_may_be_within_another_and_has_to_be_there(answering: Pa
 
 
 def test_one_input_in_place_of_a_list_is_told(single: Path) -> None:
+    """At once, not where the first answer is asked for."""
+    given: Any
+    for given, told in (
+        ({"text": "a"}, "the inputs are a dict: give a list of rows, such as "),
+        (None, "the inputs are a NoneType: give a list of rows"),
+        (Path("rows.csv"), r"the inputs are 'rows\.csv', one text or path: .*predict_file"),
+        (pyarrow.table({"text": ["a"]}), r"the inputs are a Table: give a list of rows, its \.to_pylist\(\)"),
+    ):
+        with pytest.raises(InputError, match=told):
+            predict(single, given)
     with pytest.raises(InputError, match=r"input 1 is 'text': expected a list of inputs, each with named fields"):
-        list(predict(single, {"text": "a"}))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"the inputs are 'rows\.csv', one text or path: .*predict_file"):
-        list(predict(single, Path("rows.csv")))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"the inputs are a Table: give a list of rows, its \.to_pylist\(\)"):
-        list(predict(single, pyarrow.table({"text": ["a"]})))
+        list(predict(single, ["text"]))  # type: ignore[list-item]
+
+
+def test_columns_and_settings_of_inputs_in_memory(single: Path) -> None:
+    [usual], rows = predict(single, [{"review": "a b " * 9}]), [{"body": "a b " * 9, "nr": 7}]
+    [found] = predict(single, rows, columns={"text": "body", "id": "nr"})
+    assert (found["probabilities"], found["id"]) == (usual["probabilities"], 7)
+    [cut] = predict(single, rows, columns={"text": "body"}, settings={"max_length": 8})
+    assert cut["probabilities"] != usual["probabilities"]
+    with pytest.raises(InputError, match=r"input 1: no column 'review': .*Name yours with columns\.text=\.\.\."):
+        list(predict(single, rows))
+    with pytest.raises(InputError, match=r"input 1: no column 'key': .*Name it with columns\.id=\.\.\."):
+        list(predict(single, rows, columns={"text": "body", "id": "key"}))
+    with pytest.raises(SettingsError, match=r"^columns\.question is not for texts"):
+        predict(single, rows, columns={"question": "body"})
+    assert len(repr(load_predictor(single))) < 200
 
 
 # ---- Files of predictions

@@ -6,7 +6,7 @@ Tokens are pooled on the device that computes them: one vector per text is copie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -46,12 +46,12 @@ class FeatureModel:
         usual_pool: what makes the vector of a text where nobody says.
     """
 
-    encoder: Encoder
+    encoder: Encoder = field(repr=False)
     tokenizer: Tokenizer
     compute: Compute
     choice: LayerChoice
     max_length: int
-    layouts: tuple[ColumnSettings, ...]
+    layouts: tuple[ColumnSettings, ...] = field(repr=False)
     usual_pool: Pool = "mean"
 
     @property

@@ -46,7 +46,7 @@ def embed(
 
     Args:
         model: a model's directory, that of the run that made it, or a model from
-            `unmask.inference.features.extraction.load_feature_model` (which has its own layers, device and precision).
+            `unmask.load_embedder` (which has its own layers, device and precision).
         layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
         pool: `mean`, `max`, `cls` or `mean-with-special`; None: as sentence-transformers has saved it, else `mean`.
         normalise: True divides each by its length; the embedding of a text without a token stays zero.

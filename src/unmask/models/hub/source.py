@@ -122,18 +122,18 @@ class LoadedModel:
     """
 
     architecture: str
-    encoder: Encoder
-    masked_lm_head: MaskedLMHead | None = None
-    next_sentence_head: NextSentenceHead | None = None
-    discriminator_head: DiscriminatorHead | None = None
-    softmax: WordSoftmax | None = None
+    encoder: Encoder = field(repr=False)
+    masked_lm_head: MaskedLMHead | None = field(default=None, repr=False)
+    next_sentence_head: NextSentenceHead | None = field(default=None, repr=False)
+    discriminator_head: DiscriminatorHead | None = field(default=None, repr=False)
+    softmax: WordSoftmax | None = field(default=None, repr=False)
     is_causal_lm: bool = False
-    head: Classifier | DeepClassifier | None = None
+    head: Classifier | DeepClassifier | None = field(default=None, repr=False)
     head_kind: HeadKind | None = None
-    head_weights: Mapping[str, Tensor] | None = None
+    head_weights: Mapping[str, Tensor] | None = field(default=None, repr=False)
     labels: tuple[str, ...] | None = None
     problem_type: ProblemType | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     unused: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
 

@@ -14,7 +14,7 @@ Nothing is divided by the length. Other special tokens are read, but do not coun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -204,8 +204,8 @@ class LeftToRightScorer:
         window: most tokens read at once: as many as the model was pre-trained on, or has positions for.
     """
 
-    encoder: TokenEncoder
-    masked_lm_head: MaskedLMHead | None
+    encoder: TokenEncoder = field(repr=False)
+    masked_lm_head: MaskedLMHead | None = field(repr=False)
     tokenizer: TextTokenizer
     compute: Compute
     window: int

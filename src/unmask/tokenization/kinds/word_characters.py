@@ -153,6 +153,9 @@ class WordTokenizer:
         self._free: list[int] = []
         self._looked_through = time.monotonic()
 
+    def __repr__(self) -> str:
+        return f"WordTokenizer(vocab_size={self.vocab_size})"
+
     def _characters(self, word: str) -> list[int]:
         if word in (BEGIN, END):
             return [BEGIN_WORD, BEGIN_SENTENCE if word == BEGIN else END_SENTENCE, END_WORD]
