@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
@@ -192,7 +192,11 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
 
 def as_settings(cls: type[AnySettings], values: AnySettings | Mapping[str, Any], origin: str) -> AnySettings:
     """The settings, built where they are a dictionary; see `build_settings`."""
-    return values if isinstance(values, cls) else build_settings(cls, cast(Mapping[str, Any], values), origin)
+    if isinstance(values, cls):
+        return values
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"{origin}: {values!r} is no {cls.__name__}: expected one, or a dictionary")
+    return build_settings(cls, values, origin)
 
 
 def dump_settings(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import unicodedata
@@ -68,7 +69,8 @@ def find_files(paths: Sequence[str | Path], format: str = "auto", left_out: list
             for file in _files_of(path, format, [] if left_out is None else left_out):
                 found.setdefault(file if file == STANDARD_INPUT else file.resolve(), file)
         except OSError as error:  # such as no permission for a parent folder, or too long a name
-            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+            name = f"{str(path)[:80]}..." if error.errno == errno.ENAMETOOLONG else path  # it may be a whole text
+            raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
     if not found:
         raise InputError(f"no corpus was named: expected files, folders or globs of {known_suffixes()}")
     files = list(found.values())

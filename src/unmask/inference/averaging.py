@@ -7,7 +7,7 @@ of it, or restarts of a fine-tuning. Models from different random weights have n
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("unmask")
 
 
 def average_models(
-    models: str | Path | Sequence[str | Path], directory: str | Path, *, overwrite: bool = False
+    models: str | Path | Iterable[str | Path], directory: str | Path, *, overwrite: bool = False
 ) -> Path:
     """Writes the mean of models' weights, as float32, with the configuration and the tokenizer of the first; and so of
     the generators beside ELECTRAs, if all have theirs.
@@ -49,7 +49,7 @@ def average_models(
         OutputError: the directory exists already, or cannot be written.
     """
     directory = Path(directory)
-    models = [models] if isinstance(models, str | Path) else models
+    models = [models] if isinstance(models, str | Path) else list(models)
     if len(models) < 2:
         raise SettingsError(f"the mean of {len(models)} model(s): expected two or more")
     check_place(directory, overwrite)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from unmask.config import build_settings, parse_overrides
+from unmask.config import as_settings, build_settings, parse_overrides
 from unmask.errors import ColumnError, SettingsError, UserError
 from unmask.tasks.base import Task
 from unmask.tasks.rows import listed
@@ -79,7 +79,7 @@ def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
 
 def as_columns(columns: Columns) -> ColumnSettings:
     """Raises SettingsError for an unknown name, or a value that is no column."""
-    return columns if isinstance(columns, ColumnSettings) else build_settings(ColumnSettings, columns, "columns")
+    return as_settings(ColumnSettings, columns, "columns")
 
 
 def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:

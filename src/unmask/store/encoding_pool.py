@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -30,7 +31,7 @@ def encoder_pool(
         workers: 1 starts no process.
 
     Raises:
-        OutputError: a worker was killed.
+        OutputError: a worker was killed, or has ended.
     """
     if workers == 1:
         yield lambda chunks: (encoder.encode(chunk) for chunk in chunks)
@@ -40,8 +41,6 @@ def encoder_pool(
         for _ in range(workers):
             processes.append(WorkerProcess(_load_encoder, settings))
         yield lambda chunks: _encode_ahead(processes, chunks)
-    except BrokenProcessPool as error:
-        raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
     finally:
         for process in processes:
             process.close()
@@ -49,13 +48,25 @@ def encoder_pool(
 
 def _encode_ahead(processes: list[WorkerProcess], chunks: Iterator[Chunk]) -> Iterator[EncodedChunk]:
     """Gives the chunks to the processes in turn."""
-    waiting: deque[Future[EncodedChunk]] = deque()
+    waiting: deque[tuple[WorkerProcess, Future[EncodedChunk]]] = deque()
     for chunk, process in zip(chunks, cycle(processes), strict=False):
-        waiting.append(process.submit(_encode_in_worker, chunk))
+        waiting.append((process, process.submit(_encode_in_worker, chunk)))
         if len(waiting) >= len(processes) * _CHUNKS_IN_FLIGHT:
-            yield waiting.popleft().result()
+            yield _result(*waiting.popleft())
     while waiting:
-        yield waiting.popleft().result()
+        yield _result(*waiting.popleft())
+
+
+def _result(process: WorkerProcess, future: Future[EncodedChunk]) -> EncodedChunk:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        if (code := process.exit_code()) == -signal.SIGKILL:
+            raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
+        raise OutputError(
+            f"a worker process ended with exit code {code}: a script in which there are workers needs "
+            '`if __name__ == "__main__":` before what it does'
+        ) from error
 
 
 _encoder_of_worker: Encoder | None = None

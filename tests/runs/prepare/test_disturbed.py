@@ -129,6 +129,16 @@ if __name__ == "__main__":
 """
 
 
+def test_a_script_that_every_worker_would_run_anew_is_told(tiny_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    given = (str(tiny_text), str(tokenizer), str(tmp_path / "store"))
+    script.write_text(f"import unmask\nunmask.prepare(*{given}, workers=2)\n", "utf-8")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    told = "OutputError: a worker process ended with exit code 1: a script in which there are workers needs `if __name"
+    assert told in ended.stderr.splitlines()[-1]
+
+
 def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
     tiny_text: Path, tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -207,7 +207,7 @@ def test_what_is_written_over(tmp_path: Path, models: list[Path]) -> None:
     with pytest.raises(SettingsError, match=r"the mean of 1 model\(s\): expected two or more"):
         average_models(str(models[0]), tmp_path / "mean")
     with pytest.raises(SettingsError, match=r"the mean of 1 model\(s\): expected two or more"):
-        average_models(models[:1], tmp_path / "mean")
+        average_models(iter(models[:1]), tmp_path / "mean")
     place = tmp_path / "mean"
     place.mkdir()
     (place / "letters.txt").write_text("mine")

@@ -81,8 +81,8 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
     """
     known: dict[str, LayerChoice] = dict(CHOICES.items())
     fitting = [key for key, its in known.items() if its.min_layers <= num_hidden_layers and (mixes or not its.mixed)]
-    if name not in known:
-        raise SettingsError(f"no feature layers {name!r}: {nearest(name, fitting).removeprefix('; ')}")
+    if str(name) not in known:
+        raise SettingsError(f"no feature layers {name!r}: {nearest(str(name), fitting).removeprefix('; ')}")
     if name in fitting:
         return known[name]
     if known[name].mixed and not mixes:

@@ -45,6 +45,8 @@ def test_choices(name: str) -> None:
 def test_unknown_and_impossible_choices() -> None:
     with pytest.raises(SettingsError, match=r"no feature layers 'lst': .*did you mean last\?"):
         find_choice("lst", 5)
+    with pytest.raises(SettingsError, match="no feature layers -1: expected one of embeddings, "):
+        find_choice(-1, 5)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="concat-last-4 needs 4 layers and the model has 3: choose one of embed"):
         find_choice("concat-last-4", 3)
     assert find_choice("second-to-last", 2).select(states()[:3])[0, 0] == 1

@@ -19,6 +19,8 @@ def test_a_lone_path_and_a_dictionary_of_settings_are_taken(tmp_path: Path) -> N
     assert found.fingerprint() == expected.fingerprint()
     with pytest.raises(SettingsError, match="settings: unknown key vocabsize; did you mean vocab_size"):
         train_tokenizer(text, tmp_path / "third", {"vocabsize": 30})
+    with pytest.raises(SettingsError, match="settings: 30 is no TokenizerSettings: expected one, or a dictionary"):
+        train_tokenizer(text, tmp_path / "third", 30)  # type: ignore[arg-type]
 
 
 def test_its_text_is_never_written_over(tmp_path: Path) -> None:
