@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.commands import Command, check_refused, tree_of, type_in, write_files
+from support.commands import Command, check_last_error, check_refused, tree_of, type_in, write_files
 from support.corpora import COMPRESS, GOOD, Files, dump, table
 from support.files import write_rows
 from unmask.store.store import TokenStore
@@ -118,7 +118,7 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
     before = tree_of(place)
     words = ["prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options]
     stopped = unmask(*words)
-    check_refused(stopped, message)
+    check_last_error(stopped, message)  # before it, on a slow machine, how large the store would be
     assert stopped.errors.endswith("be read with --on-error skip (in a recipe reading.on_error=skip)\n")
     assert tree_of(place) == before
 
