@@ -280,7 +280,7 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None, content: Mapping[str, 
     if recipe.store is not None and (Path(recipe.store) / MANIFEST).is_file():
         manifest = read_manifest(Path(recipe.store))
         for source in manifest["sources"]:
-            if source["documents"]:
+            if source.get("documents", 1):  # stores of earlier versions do not say it
                 yield "text", _shown(source["file"])
         yield "in all", f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens"
         if losses := describe_losses(manifest["text"]):

@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 from unmask.card import Exported, Stated, card_of, stated_in, write_card
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.store.manifest import manifest_checksum
 from unmask.store.preparation import prepare
 from unmask.training.run.model_place import check_place
 
@@ -299,6 +300,13 @@ def test_a_card_names_the_text_that_was_read_and_what_was_left_out(tmp_path: Pat
     text = write_card(tmp_path / "run").read_text("utf-8")
     assert re.findall(r"\| text \| (.*) \|", text) == ["books.txt"]
     assert "| left out | 1 record passed over: no such field; 1 document dropped: duplicate |" in text
+    path = tmp_path / "store" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for source in manifest["sources"]:
+        del source["documents"]  # as earlier versions left it
+    path.write_text(json.dumps({**manifest, "sha256": manifest_checksum(manifest)}))
+    text = write_card(tmp_path / "run", overwrite=True).read_text("utf-8")
+    assert re.findall(r"\| text \| (.*) \|", text) == [*files]
 
 
 def test_a_pre_trained_model_names_its_text(tmp_path: Path, tiny_model: Path) -> None:
