@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import shutil
@@ -248,6 +249,15 @@ def test_resuming_with_anything_else_is_refused(folder: Path, stopped: Path, res
     with pytest.raises(StoreError, match=rf"{stopped}: what is there was made from another .*{different}.*--overwrite"):
         resume(folder, stopped)
     assert contents(stopped) == before
+
+
+def test_a_shard_that_does_not_say_its_splitter_is_of_an_earlier_version(folder: Path, stopped: Path) -> None:
+    path = stopped / "shard-00000.json"
+    record = json.loads(path.read_text())
+    del record["made_from"]["splitter"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=r"made by an earlier version of unmask \(it does not say splitter\): start"):
+        prepare_here(folder, stopped, resume=True)
 
 
 def test_text_added_behind_is_taken_in(folder: Path, stopped: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ from support.corpora import GOOD, Files, table
 from support.files import json_lines
 from unmask.errors import SettingsError
 from unmask.store.encoding import held_out_hash
+from unmask.store.manifest import manifest_checksum
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer
@@ -221,6 +223,9 @@ def test_a_mixture_of_other_shares_or_another_seed_is_another_store(
     write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
     assert unmask("prepare", "m.yaml", *words).code == 0
+    assert unmask("prepare", "a.txt", "b.txt", *words[:3], "plain", *words[4:]).code == 0
+    told = "plain: what is there was made from another mixture: start again"
+    check_refused(unmask("prepare", "m.yaml", *words[:3], "plain", *words[4:]), told)
     monkeypatch.setattr("unmask.corpus.pipeline.read_files", lambda *_: pytest.fail("was read"))
     assert unmask("prepare", "m.yaml", *words).code == 0
     before = tree_of(place)
@@ -231,6 +236,24 @@ def test_a_mixture_of_other_shares_or_another_seed_is_another_store(
     told = "made: what is there was made from another mixture.a and mixture.b"
     check_refused(unmask("prepare", "m.yaml", *words), told)
     assert {**tree_of(place), "m.yaml": None} == {**before, "m.yaml": None}
+
+
+@pytest.mark.parametrize("name", ["mixture_seed", "sentences_by", "cleaning.nfc"])
+def test_a_store_that_does_not_say_a_setting_is_of_an_earlier_version(
+    unmask: Command, place: Path, tokenizer: Path, name: str
+) -> None:
+    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE})
+    words = ["prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
+    assert unmask(*words).code == 0
+    path = place / "made" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    group, _, key = name.rpartition(".")
+    del (manifest[group] if group else manifest)[key]
+    path.write_text(json.dumps({**manifest, "sha256": manifest_checksum(manifest)}))
+    check_refused(
+        unmask(*words),
+        f"made: what is there was made by an earlier version of unmask (it does not say {name}): start again",
+    )
 
 
 def test_mistakes_are_told_before_a_mixture_is_read(
