@@ -74,7 +74,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     checkpoint = find_checkpoint(run / CHECKPOINTS) if step is None else open_checkpoint(run / CHECKPOINTS, step)
     assert checkpoint is not None, "there are some"
     for damage in checkpoint.damaged:
-        logger.warning("a damaged checkpoint is passed over: %s", damage)
+        logger.warning("a checkpoint is passed over: %s", damage)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = new_objective(settings.objective, tokenizer.vocabulary)
     start = open_start(settings)

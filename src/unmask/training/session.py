@@ -192,7 +192,7 @@ def _begin(module: TrainedModule, optimizer: ScheduledOptimizer, context: RunCon
     if context.checkpoint is None:
         return TrainState()
     for damage in context.checkpoint.damaged:
-        logger.warning("a damaged checkpoint is passed over: %s", damage)
+        logger.warning("a checkpoint is passed over: %s", damage)
     with context.ranks.agreeing():  # all have read it before the first process may replace it
         return restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.run_checks import MLM_FLOORS, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.pretraining.run import pretrain
 from unmask.store.preparation import prepare
+from unmask.training.run.checkpoint import state_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -55,8 +57,14 @@ def test_faults_of_another_objective(recipe: str, texts: list[str], store: Path,
     words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
     pretrain(recipe, words, out=tmp_path / "run")
     assert faults_of(check_run(tmp_path / "run")) == {"repeated-corpus"}
-    for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
-        state.write_text("{}")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        state = json.loads(path.read_text())
+        del state["sha256"], state["recipe"]  # as an earlier version left it
+        path.write_text(json.dumps(state | {"sha256": state_digest(state)}))
+    found = levels_of(check_run(tmp_path / "run"))
+    assert (found["checkpoints-of-another-version"], found.get("checkpoints-damaged")) == ("note", None)
+    for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        path.write_text("{}")
     assert "checkpoints-damaged" in faults_of(check_run(tmp_path / "run"))
 
 

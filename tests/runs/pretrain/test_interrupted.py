@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_passed_over_told_and_the_run_ends_the_same(
     weights = run / "checkpoints" / "step-00000007" / checkpoint.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1])
     pretrain(*words, out=run, resume=True)
-    for told in ("a damaged checkpoint is passed over", f"{weights}: ", "resumed from step 4"):
+    for told in ("a checkpoint is passed over", f"{weights}: ", "resumed from step 4"):
         assert told in log_of(run)
     assert_same_run(run, whole)
 

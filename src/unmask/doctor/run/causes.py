@@ -53,7 +53,7 @@ class Record:
     training: list[Row]  # rows of `metrics.jsonl`
     evaluations: list[Row]
     checkpoint: Checkpoint | None = None  # the newest intact one
-    damage: str | None = None  # what is wrong with the checkpoints if none is intact
+    damage: CheckpointError | None = None  # what is wrong with the checkpoints if none can be used
 
     @property
     def rows(self) -> list[Row]:
@@ -76,7 +76,7 @@ def read_record(directory: Path) -> Record:
     try:
         return Record(directory, training, evaluations, find_checkpoint(directory / CHECKPOINTS))
     except CheckpointError as error:
-        return Record(directory, training, evaluations, damage=str(error))
+        return Record(directory, training, evaluations, damage=error)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,10 @@ WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensor
 BEST = "best.safetensors"
 
 Place = TypeVar("Place")
+
+
+class AnotherVersion(CheckpointError):  # noqa: N818  named as it is
+    """A checkpoint is as it was written, and another version of `unmask` has written it."""
 
 
 @dataclass(frozen=True)
@@ -143,31 +147,44 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
     Raises:
         CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong. Or their folder is
             a link that leads nowhere.
+        AnotherVersion: none can be used, and one of them is of another version.
     """
     if checkpoints.is_symlink() and not checkpoints.exists():
         place = checkpoints.readlink()
         raise CheckpointError(f"{checkpoints} is a link to {place}, which is not there: is its disk mounted?")
-    damaged: list[str] = []
+    faults: list[CheckpointError] = []
     for directory in sorted(newest_first(checkpoints), key=lambda each: step_of(each) % save_every != 0):
         try:
-            return Checkpoint(directory, _read_sound_state(directory), tuple(damaged))
+            return Checkpoint(directory, _read_sound_state(directory), tuple(map(str, faults)))
         except CheckpointError as error:
-            damaged.append(str(error))
-    if damaged:
+            faults.append(error)
+    _refuse_another_version(faults)
+    if faults:
         raise CheckpointError(
             "no checkpoint of this run can be used: restore one of them, or train it again, with --overwrite\n  "
-            + "\n  ".join(damaged)
+            + "\n  ".join(map(str, faults))
         )
     return None
 
 
 def saved_recipe(checkpoints: Path) -> dict[str, Any] | None:
-    """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none is."""
+    """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none is. Raises
+    AnotherVersion where none can be used, and one of them is of another version."""
+    faults: list[CheckpointError] = []
     for directory in newest_first(checkpoints):
-        with suppress(CheckpointError):
+        try:
             recipe: dict[str, Any] = _read_state(directory)["recipe"]
             return recipe
+        except CheckpointError as error:
+            faults.append(error)
+    _refuse_another_version(faults)
     return None
+
+
+def _refuse_another_version(faults: Sequence[CheckpointError]) -> None:
+    for fault in faults:
+        if isinstance(fault, AnotherVersion):
+            raise fault
 
 
 def list_steps(checkpoints: Path) -> list[int]:
@@ -315,7 +332,11 @@ def _read_state(directory: Path) -> dict[str, Any]:
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     if field := field_at_fault(state):
-        raise CheckpointError(f"{directory / STATE}: no {field}, or not what a checkpoint has under it")
+        run = directory.parents[1]
+        raise AnotherVersion(
+            f"{directory / STATE}: made by another version of unmask (no {field}, or not what this one has under "
+            f"it): continue with that version, or, if {run} has a model, start a new run with init_from={run}"
+        )
     return state
 
 

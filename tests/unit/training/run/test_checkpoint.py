@@ -19,6 +19,7 @@ from support.checkpoints import save_checkpoint
 from support.corpora import names
 from support.tensors import assert_equal
 from unmask.errors import CheckpointError, OutputError
+from unmask.io.paths import CHECKPOINTS
 from unmask.packing.loader import Position
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import checkpoint as module_under_test
@@ -28,10 +29,12 @@ from unmask.training.run.checkpoint import (
     RANDOM,
     STATE,
     WEIGHTS,
+    AnotherVersion,
     find_checkpoint,
     list_steps,
     remove_later,
     restore,
+    saved_recipe,
     state_digest,
 )
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -290,11 +293,11 @@ DAMAGES: dict[str, tuple[Any, str]] = {
         lambda directory: os.truncate(directory / STATE, 200_000_000),
         r"state\.json: 200,000,000 bytes",
     ),
-    "state without files": (lambda directory: forge(directory, files=None), r"state\.json: no files, or not what"),
-    "state without a step": (lambda directory: forge(directory, step="9"), r"state\.json: no step, or not what"),
+    "state without files": (lambda directory: forge(directory, files=None), r"state\.json: made by .* \(no files, or"),
+    "state without a step": (lambda directory: forge(directory, step="9"), r"state\.json: made by .* \(no step, or"),
     "file without a size": (
         lambda directory: forge(directory, files={WEIGHTS: {}}),
-        rf"state\.json: no files\.{WEIGHTS}\.bytes, or not what",
+        rf"state\.json: made by .* \(no files\.{WEIGHTS}\.bytes, or not what",
     ),
     "state that is a pipe": (
         lambda directory: ((directory / STATE).unlink(), os.mkfifo(directory / STATE)),
@@ -303,7 +306,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     **{
         f"state with {field}={value!r}": (
             lambda directory, field=field, value=value: forge(directory, **{field: value}),
-            rf"state\.json: no {field}(\.\w+)?, or not what",
+            rf"state\.json: made by .* \(no {field}(\.\w+)?, or not what",
         )
         for field, value in FORGED
     },
@@ -369,6 +372,20 @@ def test_where_none_is_sound_each_is_named(tmp_path: Path) -> None:
         find_checkpoint(tmp_path)
     assert "step-00000010" in str(refusal.value)
     assert "step-00000020" in str(refusal.value)
+
+
+def test_where_one_is_whole_but_of_another_version_that_is_the_reason(tmp_path: Path) -> None:
+    """It says so too of a recipe, which is compared before anything else is read."""
+    newest = saved_twice(tmp_path / "run" / CHECKPOINTS)
+    truncate(newest)
+    older = newest.with_name("step-00000010")
+    forge(older, best={"step": 1, "evaluation": {}, "evaluations_since": 0})
+    told = rf"^{older / STATE}: made by another version of unmask \(no best\.evaluations, .*\): continue with that.*"
+    with pytest.raises(AnotherVersion, match=rf"{told} if {tmp_path / 'run'} has a model, .* init_from=\S*$"):
+        find_checkpoint(older.parent)
+    forge(newest, roll_backs=None)
+    with pytest.raises(AnotherVersion, match=r"step-00000020.*no roll_backs"):
+        saved_recipe(older.parent)
 
 
 def test_a_damaged_later_one_does_not_push_out_those_saved_after_it(tmp_path: Path) -> None:
