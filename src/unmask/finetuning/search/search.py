@@ -53,7 +53,7 @@ from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.training.device import choose_compute
 from unmask.training.run.best import Metric, choose_metric
-from unmask.training.run.directory import opening_run
+from unmask.training.run.directory import opening_run, warn_of_another_machine
 from unmask.training.run.environment import write_environment
 from unmask.training.run.log import logging_messages
 from unmask.training.run.model_place import CARD, check_files, drop_card, link_or_copy
@@ -113,6 +113,8 @@ def run_trials(
                 if model not in checked:
                     check(trial.settings)
                 checked.add(model)
+            device = choose_compute(settings.device, settings.precision).describe()
+            warn_of_another_machine(directory, device, changes.cuts_otherwise)
         if settings.search.ensemble and open_task(settings.task, settings.data.columns).per_token:
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(
@@ -120,7 +122,7 @@ def run_trials(
             recipe=recipe,
             command=sys.argv,
             seed=settings.seed,
-            device=choose_compute(settings.device, settings.precision).describe(),
+            device=device,
             num_threads=torch.get_num_threads(),
         )
     try:

@@ -293,7 +293,7 @@ def beginning_run(
             on = "the learning rate, and what else follows the budget, continues where the new one puts it by then"
             not_alike = "the result is not that of a run which had this budget from the beginning"
             logger.warning("the budget changes %s: %s, so %s", describe_budget_change(changes.budget), on, not_alike)
-        _warn_of_another_machine(directory, device, changes.cuts_otherwise)
+        warn_of_another_machine(directory, device, changes.cuts_otherwise)
         write_environment(
             directory,
             recipe=name,
@@ -306,10 +306,11 @@ def beginning_run(
         yield
 
 
-def _warn_of_another_machine(directory: Path, device: str, cuts_otherwise: bool) -> None:
-    """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
+def warn_of_another_machine(directory: Path, device: str, cuts_otherwise: bool) -> None:
+    """Warns where a run continues from a checkpoint, or a search has finished runs, elsewhere or otherwise than before:
+    sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
-    if not sessions or not list_steps(directory / CHECKPOINTS):
+    if not sessions or not (list_steps(directory / CHECKPOINTS) or any(directory.glob(f"{TRIALS}/*/{RESULTS}"))):
         return
     before, not_alike = sessions[-1].get("device"), "not bit for bit as if it had never stopped"
     if before is not None and without_free_memory(before) != without_free_memory(device):
@@ -354,19 +355,24 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
     before: Any = _read_recipe(saved, type(recipe), begun, lines)
     if not list_steps(saved.parent / CHECKPOINTS):
         refuse_lost_checkpoints(saved.parent, before.train.save_every)
-    if begun is not None and not changed_keys(before, recipe):  # the run's own recipe, which people edit
-        before = begun
     changed = changed_keys(before, recipe)
+    is_own = not changed  # the run's own recipe, which people edit
+    if begun is not None and is_own:
+        before, changed = begun, changed_keys(begun, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
     resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
+    if are_searches and before.search.learning_rates:
+        changed.pop("optimizer.learning_rate", None)  # no run of it has that rate
     compared = changed if begun is None else changed_keys(begun, recipe)
     fixed = [f"{key}={now} (it was {then})" for key, (then, now) in compared.items() if key not in resumable]
     if fixed:
+        its = f"`unmask {before.program} {saved} --out {saved.parent} --resume` has the settings of the run"
+        again = "" if is_own else f" ({its}; a recipe that comes with unmask may have changed since)"
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
             "logging, saving, micro-batches, what it does when it diverges, how it is divided (train.*), device, "
             "precision, where its store is, eval.pairs, search.parallel and search.ray; a search also its restarts, "
-            "rates, batch sizes and epochs: give the same settings, or another --out"
+            f"rates, batch sizes and epochs: give the same settings{again}, or another --out"
         )
     budget = None
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,34 @@ def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
         run_search(tmp_path / "out", new_recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
     run_search(tmp_path / "out", new_recipe({"restarts": 3}), run, overwrite=True)
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
+
+
+def test_a_rate_that_no_run_has_may_change(tmp_path: Path) -> None:
+    """As the one for a model's size, which a recipe gets where none is given."""
+    run, other = pretended(0.5), {"optimizer": {"learning_rate": 1e-4}}
+    for name, search in (("rates", {"learning_rates": [3e-5, 5e-5]}), ("one", {"restarts": 2})):
+        run_search(tmp_path / name, new_recipe(search), run)
+        with nullcontext() if name == "rates" else pytest.raises(SettingsError, match="learning_rate"):
+            run_search(tmp_path / name, new_recipe(search, **other), run, resume=True)
+    assert "resumed with optimizer" not in (tmp_path / "rates" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_finished_runs_of_other_code_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: bool
+) -> None:
+    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
+        if settings.seed == done:
+            raise Interrupted("stopped at step 3", 15)
+        return of_accuracy(0.5)
+
+    settings = new_recipe({"restarts": 3})
+    with pytest.raises(Interrupted):
+        run_search(tmp_path, settings, Pretended(figures), resume=True)
+    monkeypatch.setattr("unmask.training.run.environment.installed_versions", lambda: {"torch": "9.9"})
+    for _ in range(2):
+        run_search(tmp_path, settings, pretended(0.5), resume=True)
+    assert capsys.readouterr().err.count("warning: continues with torch 9.9 (it was ") == done
 
 
 @pytest.mark.parametrize("name", ["model/notes.md", "ensemble/notes.md"])

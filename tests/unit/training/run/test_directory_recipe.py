@@ -52,9 +52,15 @@ def test_a_run_is_not_resumed_with_its_own_recipe_edited(run: Path) -> None:
     (run / RECIPE).write_text(dump_settings(edited))
     before = contents(run)
     told = r"with other settings: seed=7 \(it was 0\), optimizer\.learning_rate=0\.006 \(it was 0\.0001\)\. A resumed"
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=told + ".*: give the same settings, or another --out"):
         resume(run, edited)
     assert contents(run) == before
+
+
+def test_a_recipe_that_has_changed_since_is_given_as_the_run_has_it(run: Path) -> None:
+    its = rf"give the same settings \(`unmask pretrain {run / RECIPE} --out {run} --resume` has the settings of the run"
+    with pytest.raises(SettingsError, match=rf"{its}; a recipe that comes with unmask .*\), or another --out$"):
+        resume(run, recipe(seed=7))
 
 
 def test_a_budget_edited_there_is_a_changed_budget(run: Path) -> None:
