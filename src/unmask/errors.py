@@ -14,7 +14,9 @@ are beside their code.
     │   ├── ModelError         a model or tokenizer directory that does not load strictly
     │   ├── CheckpointError    a run whose checkpoints cannot be used
     │   └── RankLost           another process of the run has ended, or does not answer
-    ├── AnotherRank        another process of the run has failed, and says why               its code
+    └── AnotherRank        another process of the run has failed, and says why               its code
+
+    KeyboardInterrupt
     └── Interrupted        Ctrl-C or SIGTERM, after everything was saved                     130 or 143
 
 A message says what was wrong (file and line, or key, and the value), what was expected, and what to do. Anything else
@@ -103,8 +105,8 @@ class AnotherRank(UnmaskError):  # noqa: N818  not a fault of this process
         self.exit_code = exit_code
 
 
-class Interrupted(UnmaskError):  # noqa: N818  not a fault
-    """Ctrl-C or SIGTERM arrived and everything worth keeping has been saved.
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM arrived and everything worth keeping has been saved; `except Exception` lets it through.
 
     Args:
         message: what was saved and how to continue.
@@ -116,5 +118,5 @@ class Interrupted(UnmaskError):  # noqa: N818  not a fault
         self.signal_number = signal_number
 
     @property
-    def exit_code(self) -> int:  # type: ignore[override]
+    def exit_code(self) -> int:
         return 128 + self.signal_number

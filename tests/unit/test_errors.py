@@ -12,8 +12,8 @@ def test_the_docstring_names_every_error_under_its_base() -> None:
     bases = {}
     for line in (errors.__doc__ or "").splitlines():
         branch, mark, rest = line.partition("── ")
-        if line.strip() == "UnmaskError":
-            above = ["UnmaskError"]
+        if line.strip() in ("UnmaskError", "KeyboardInterrupt"):
+            above = [line.strip()]
         elif mark:
             name = rest.split()[0]
             above = [*above[: len(branch) // 4], name]

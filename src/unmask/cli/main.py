@@ -55,25 +55,28 @@ def main() -> None:
     _set_defaults_of_libraries()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
+    stopped: BaseException | None = None
     try:
         try:
             command(prog_name="unmask")
         except SystemExit as ended:
             if isinstance(ended.__context__, BrokenPipeError):
                 raise ended.__context__ from None
-            if ended.code == 128 + signal.SIGINT:  # what typer makes of a `KeyboardInterrupt`
-                raise Interrupted(
-                    "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is "
-                    "kept; a run continues from its newest checkpoint with --resume",
-                    signal.SIGINT,
-                ) from None
-            raise
+            if ended.code != 128 + signal.SIGINT:  # what typer makes of a `KeyboardInterrupt`
+                raise
+            stopped = getattr(ended.__context__, "__cause__", None) or ended
         finally:
             try:
                 sys.stdout.flush()
             finally:  # what is left takes no time; a further Ctrl-C would put a traceback in place of the message
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_IGN)
+        if stopped is not None:  # raised here, it keeps its context
+            raise stopped if isinstance(stopped, Interrupted) else Interrupted(
+                "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is kept; a "
+                "run continues from its newest checkpoint with --resume",
+                signal.SIGINT,
+            )
     except (AnotherRank, Interrupted) as error:  # all processes have it, and the first one is there
         if isinstance(error.__context__, RankLost):  # which a signal has interrupted
             _fail(str(error.__context__), RankLost.exit_code)

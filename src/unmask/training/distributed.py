@@ -27,7 +27,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.errors import AnotherRank, OutputError, RankLost, SettingsError, UnmaskError, UserError
+from unmask.errors import AnotherRank, Interrupted, OutputError, RankLost, SettingsError, UnmaskError, UserError
 from unmask.io.signals import ended_by_signals
 from unmask.io.writing import as_output_error, temporary_directory
 
@@ -136,18 +136,19 @@ class Ranks:
         Whatever the processes send each other in it comes before anything that may fail.
 
         Raises:
-            UnmaskError: the error itself in the process that has it; in the first one, what another process says.
+            UnmaskError, Interrupted: the error itself in the process that has it; in the first one, what another process
+                says.
             AnotherRank: in all others; it has nothing to add.
         """
         if self.size == 1:
             yield
             return
-        own: UnmaskError | None = None
+        own: UnmaskError | Interrupted | None = None
         try:
             yield
         except RankLost:
             raise  # who is lost cannot agree
-        except UnmaskError as error:
+        except (UnmaskError, Interrupted) as error:
             own = error
         errors = self.gather(None if own is None else {"message": str(own), "exit_code": own.exit_code})
         failed = [(rank, each) for rank, each in enumerate(errors) if each is not None]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+from typing import Any
 
 import pytest
 
-from unmask.errors import SettingsError, UserError
-from unmask.training.distributed import joined_ranks
+from unmask.errors import AnotherRank, Interrupted, SettingsError, UserError
+from unmask.training.distributed import Ranks, joined_ranks
 
 
 def test_a_port_that_another_program_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +31,16 @@ def test_a_script_that_its_own_processes_run_again_is_told(monkeypatch: pytest.M
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(SettingsError, match="__main__"), joined_ranks({"RANK": "0", "WORLD_SIZE": "2"}):
         pass
+
+
+@pytest.mark.parametrize(("rank", "raised"), [(0, Interrupted), (1, AnotherRank)])
+def test_a_signal_in_one_process_ends_all(rank: int, raised: type[BaseException]) -> None:
+    class Stopped(Ranks):
+        """One of two processes, which end a block alike."""
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value] * 2
+
+    with pytest.raises(raised, match="stopped") as ended, Stopped(rank, 2).agreeing():
+        raise Interrupted("stopped", 2)
+    assert getattr(ended.value, "exit_code", None) == 130

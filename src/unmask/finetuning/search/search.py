@@ -129,6 +129,8 @@ def run_trials(
         with alone_in(directory), hiding_warnings(shown):
             num_threads = max(1, torch.get_num_threads() // settings.search.parallel)
             return _run_all(settings, trials, Runs(directory, recipe, run, num_threads, frozenset(shown)))
+    except Interrupted:
+        raise
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"{directory}: stopped between two trials; the same command with --resume continues", signal.SIGINT

@@ -159,7 +159,7 @@ def opening_run(
                 with _restoring(kept) if continues else _removing_refused(directory, keeps, is_new):
                     write_text(saved, dump_settings(recipe))
                     yield changes
-        except (KeyboardInterrupt, Interrupted) as error:
+        except KeyboardInterrupt as error:
             then = "the run there is as it was" if replaces else "the same command with --resume continues"
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
             raise Interrupted(f"{directory}: stopped before the first step; {then}", number) from error

@@ -38,7 +38,7 @@ def open_everywhere(
         directory: where this process writes.
 
     Raises:
-        UnmaskError: in all of them, where any of them fails.
+        UnmaskError, Interrupted: in all of them, where any of them fails.
     """
     with ExitStack() as stack:
         with ranks.agreeing():

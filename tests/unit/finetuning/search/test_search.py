@@ -198,7 +198,7 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path, stopped_at: int) -> N
         return figures(settings)
 
     settings = new_recipe({"restarts": 3})
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match=rf"stopped in trial {stopped_at + 1} of 3, .* --resume continues the search"):
         run_search(tmp_path / "out", settings, Pretended(stopping))
     run = Pretended(figures)
     found = run_search(tmp_path / "out", settings, run, resume=True)
