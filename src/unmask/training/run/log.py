@@ -40,14 +40,18 @@ HIDDEN = "is_hidden"
 
 logger = logging.getLogger("unmask")
 
+_levels: list[int] = []
+"""The level of the logger as each log that is open was opened: the last one that is closed restores the first."""
+
 
 @contextmanager
 def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
-    """A block in which what is logged to the logger `unmask` at INFO and above goes to `log.txt`.
+    """A block in which what is logged to the logger `unmask` goes to `log.txt`: at INFO and above, unless the logger
+    has a level of its own.
 
     Args:
         directory: it exists. Lines are added to those already there.
-        echo: True shows them on standard error too.
+        echo: True shows them on standard error too, unless a handler of the program does, such as `basicConfig` makes.
 
     Yields:
         The handler that shows them there.
@@ -56,26 +60,34 @@ def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
         OutputError: the disk is full, or the directory cannot be written.
     """
     shown = _Echo()
+    echo = echo and not any(_is_shown_by(other) for other in (*logger.handlers, *logging.root.handlers))
     handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo else [])]
-    former_level = logger.level
     for handler in handlers:
         logger.addHandler(handler)
-    if not logger.isEnabledFor(logging.INFO):
+    _levels.append(logger.level)
+    if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     try:
         yield shown
     finally:
-        logger.setLevel(former_level)
+        former_level = _levels[0]
+        _levels.pop()
+        if not _levels:
+            logger.setLevel(former_level)
         for handler in handlers:
             logger.removeHandler(handler)
             handler.close()
 
 
+def _is_shown_by(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
+
+
 class RunLog:
     """The log of one run, open from construction to `close` (or the end of a `with` statement).
 
-    While it is open, what is logged to the logger `unmask` at INFO and above goes to `log.txt`, and so does the error
-    that ends a `with` statement: its message, or the traceback where the fault is ours.
+    While it is open, messages go to `log.txt`, see `logging_messages`, and so does the error that ends a `with`
+    statement: its message, or the traceback where the fault is ours.
 
     Args:
         directory: the run directory; it exists. Rows are added to those already there.

@@ -276,6 +276,39 @@ def test_echo_goes_to_standard_error_and_then_above_the_bar(tmp_path: Path, caps
     assert stream.getvalue() == "above it\n"
 
 
+def test_the_level_that_a_program_gives_the_logger_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "unmask")
+    with RunLog(tmp_path, echo=True):
+        logger.info("steps")
+        logger.error("a fault")
+    assert capsys.readouterr().err == "error: a fault\n"
+    assert logger.level == logging.ERROR
+
+
+def test_what_a_handler_of_the_program_shows_is_not_shown_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = logging.StreamHandler()
+    logging.root.addHandler(handler)
+    with RunLog(tmp_path, echo=True):
+        logger.info("once")
+    logging.root.removeHandler(handler)
+    assert capsys.readouterr().err == "once\n"
+
+
+def test_of_two_logs_the_last_one_that_ends_restores_the_level(tmp_path: Path) -> None:
+    level = logger.level
+    (tmp_path / "first").mkdir()
+    first, second = RunLog(tmp_path / "first"), RunLog(tmp_path)
+    first.close()
+    logger.info("of the second")
+    second.close()
+    assert "INFO of the second" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert logger.level == level
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to stand in for a full disk")
 def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unmask.training.run.log.refuse_special", lambda *arguments: None)
