@@ -37,6 +37,7 @@ def write_environment(
 
     Args:
         directory: the run directory; the sessions that a resumed run had before are kept.
+        command: the words that the program was started with; only the command line of `unmask` is written down.
         device: as `Compute.describe` says it.
         budget_change: the session's, see `budget_changes`: the `step` it begins at, and what the budget `was` and is
             `now`.
@@ -45,10 +46,11 @@ def write_environment(
         InputError: the file is there and is not what this function writes.
     """
     path = directory / ENVIRONMENT
+    own = command if command[:1] == ["unmask"] else []  # not a notebook's kernel
     session = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "recipe": recipe,
-        "command": [word.encode("utf-8", errors="backslashreplace").decode() for word in command],
+        "command": [word.encode("utf-8", errors="backslashreplace").decode() for word in own],
         "seed": seed,
         "device": device,
         "num_threads": num_threads,
