@@ -139,7 +139,7 @@ def finetune_settings(
     with ranks.agreeing():
         compute = choose_compute(settings.device, settings.precision)
     check_same_device(compute, ranks)
-    with ranks.own_directory(directory) as own, compute.keeping_random_state():
+    with ranks.own_directory(directory) as own, compute.keeping_torch_state():
         opening = beginning_run(
             own,
             settings,
@@ -168,7 +168,7 @@ def _check(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Base])
         bases: the models that its trials begin from, by their keys in the recipe.
     """
     compute = choose_compute(settings.device, settings.precision)
-    with compute.keeping_random_state():
+    with compute.keeping_torch_state():
         _open(settings, directory, compute, bases=bases)
 
 

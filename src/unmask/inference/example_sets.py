@@ -203,7 +203,7 @@ def run_module(
     total = len(encoded.input_ids) if task.per_token else len(encoded)
     width = max((part.shape[-1] for _, part in parts if part.dim() > 1), default=0)
     shape = (total, *parts[0][1].shape[1:-1], width) if parts[0][1].dim() > 1 else (total,)
-    gathered = torch.empty(shape)
+    gathered = torch.empty(shape, dtype=torch.float32)
     for numbers, part in parts:
         missing = width - part.shape[-1] if width else 0
         padded = functional.pad(part, (0, missing), value=float("-inf")) if missing else part

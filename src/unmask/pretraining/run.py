@@ -80,7 +80,7 @@ def pretrain(
         settings = load_pretrain_recipe(recipe, overrides)
         compute = choose_compute(settings.device, settings.precision)
     check_ranks(settings, compute, ranks)
-    with ranks.own_directory(Path(out)) as directory, compute.keeping_random_state():
+    with ranks.own_directory(Path(out)) as directory, compute.keeping_torch_state():
         opening = beginning_run(
             directory,
             settings,

@@ -9,8 +9,8 @@ import ctypes
 import logging
 import platform
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,9 +63,17 @@ class Compute:
         """Moves a module to the device, in place."""
         return module.to(self.device)
 
-    def keeping_random_state(self) -> AbstractContextManager[None]:
-        """A block that may seed PyTorch's generators, here and on the device: their states are restored at its end."""
-        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+    @contextmanager
+    def keeping_torch_state(self) -> Iterator[None]:
+        """A block with gradients and new tensors in float32, whatever a program has set, that may seed PyTorch's
+        generators, here and on the device: all is as it was at its end."""
+        generators, dtype = [self.device] if self.device.type == "cuda" else [], torch.get_default_dtype()
+        with torch.random.fork_rng(generators), torch.inference_mode(False), torch.enable_grad():
+            torch.set_default_dtype(torch.float32)
+            try:
+                yield
+            finally:
+                torch.set_default_dtype(dtype)
 
     def for_figures(self) -> Compute:
         """fp32, whatever a run trains in: what a model says of dev and test is then the same anywhere."""

@@ -222,7 +222,7 @@ class MicroBatches:
         carried = _copy_buffers(self._module)
         set_training_mode(self._module)
         peak: int | None = None
-        with self._compute.keeping_random_state(), suppress(torch.OutOfMemoryError):
+        with self._compute.keeping_torch_state(), suppress(torch.OutOfMemoryError):
             peak = self._memory.peak_of(compute)
         self._module.zero_grad(set_to_none=True)
         _restore_buffers(carried)

@@ -167,7 +167,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         tokenizer, new_entries = load_tokenizer_with_template(source.directory)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
-        with compute.keeping_random_state():
+        with compute.keeping_torch_state():
             torch.manual_seed(settings.seed)
             module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
             segments = module.encoder.settings.type_vocab_size

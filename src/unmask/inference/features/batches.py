@@ -153,7 +153,8 @@ def pooled_vectors(model: FeatureModel, encoded: InputSet, pool: Pool) -> NDArra
     """
     rows, is_causal = encoded.rows, model.encoder.settings.is_causal
     places: NDArray[Any] = rows.alignment[PLACE]
-    pooled = torch.full((len(encoded.inputs), *model.shape), float("-inf") if pool == "max" else 0.0)
+    nothing = float("-inf") if pool == "max" else 0.0
+    pooled = torch.full((len(encoded.inputs), *model.shape), nothing, dtype=torch.float32)
     parts: list[tuple[Tensor, Tensor]] = []
 
     def take() -> None:

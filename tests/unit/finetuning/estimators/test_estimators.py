@@ -55,6 +55,19 @@ def test_help_describes_the_parameters(kind: type[TextClassifier]) -> None:
     assert all(f"\n    {name}: " in documentation for name in inspect.signature(kind).parameters)
 
 
+def test_what_a_program_has_set_for_torch_changes_nothing(tiny_model: Path, fitted: TextClassifier) -> None:
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.inference_mode():
+            other = classifier(tiny_model).fit(TEXTS, LABELS)
+        assert torch.get_default_dtype() == torch.float64
+        assert np.array_equal(other.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
+        vectors = embed(tiny_model, TEXTS)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert vectors.dtype == np.float32
+
+
 class Missing:
     """pandas.NA, as far as it matters here."""
 
