@@ -71,8 +71,10 @@ def main() -> None:
             finally:  # what is left takes no time; a further Ctrl-C would put a traceback in place of the message
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_IGN)
-        if stopped is not None:  # raised here, it keeps its context
-            raise stopped if isinstance(stopped, Interrupted) else Interrupted(
+        if isinstance(stopped, Interrupted):
+            raise stopped  # here, where it keeps its context
+        if stopped is not None:
+            raise Interrupted(
                 "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is kept; a "
                 "run continues from its newest checkpoint with --resume",
                 signal.SIGINT,

@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from unmask.config import Overrides
+from unmask.config import Overrides, parse_overrides
 from unmask.errors import SettingsError
 from unmask.finetuning.files import Base, check_same_data, look_at_bases, shared_files
 from unmask.finetuning.fitting import epochs_advice, fit_to_models
@@ -93,8 +93,8 @@ def finetune(
     """
     recipe = str(recipe)
     with ranks.agreeing():
-        settings = load_finetune_recipe(recipe, overrides)
-        settings, sources = fit_to_models(settings, recipe, overrides)
+        given = parse_overrides(overrides)
+        settings, sources = fit_to_models(load_finetune_recipe(recipe, given), recipe, given)
     with ranks.agreeing():
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)

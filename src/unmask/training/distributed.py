@@ -136,8 +136,7 @@ class Ranks:
         Whatever the processes send each other in it comes before anything that may fail.
 
         Raises:
-            UnmaskError, Interrupted: the error itself in the process that has it; in the first one, what another process
-                says.
+            UnmaskError, Interrupted: itself in the process that has it; in the first one, what another process says.
             AnotherRank: in all others; it has nothing to add.
         """
         if self.size == 1:

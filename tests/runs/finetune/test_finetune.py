@@ -208,6 +208,12 @@ def test_the_state_of_torch_is_not_that_of_the_caller_and_stays(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_settings_may_come_one_by_one(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "finetune_settings", lambda settings, *_, **__: settings)
+    settings: Any = finetune("finetune/classification", iter(replaced(words, *ONE_STEP)), out=tmp_path / "run")
+    assert settings.optimizer.learning_rate == 1e-12
+
+
 def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     finetune("finetune/classification", replaced(words, *ONE_STEP), out=tmp_path / "run")
     results = json.loads((tmp_path / "run" / "results.json").read_text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from unmask.io.paths import model_directory
 @dataclass(eq=False, repr=False)
 class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
+
+    The model stays in memory from one `transform` to the next. It is loaded anew after `fit`, and after a parameter has
+    changed.
 
     Args:
         model: directory of a pre-trained model, or of the run that made it.
@@ -53,6 +57,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
             UserError: there is none.
         """
         model_directory(given_model(self.model, "TextEncoder"))
+        _LOADED.pop(self, None)
         return self
 
     def transform(self, X: Texts) -> NDArray[np.float32]:  # noqa: N803
@@ -82,13 +87,18 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return np.array([f"textencoder{number}" for number in range(width)], dtype=object)
 
     def _load(self) -> FeatureModel:
-        return load_embedder(
-            given_model(self.model, "TextEncoder"),
-            self.layers,
-            max_length=self.max_length,
-            device=self.device,
-            precision=self.precision,
-        )
+        parameters = self.get_params()
+        loaded = _LOADED.get(self)
+        if loaded is None or loaded[0] != parameters:
+            model = load_embedder(
+                given_model(self.model, "TextEncoder"),
+                self.layers,
+                max_length=self.max_length,
+                device=self.device,
+                precision=self.precision,
+            )
+            loaded = _LOADED[self] = parameters, model
+        return loaded[1]
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -97,3 +107,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         tags = tags_of_texts(super().__sklearn_tags__())
         tags.requires_fit = False
         return tags
+
+
+_LOADED: WeakKeyDictionary[TextEncoder, tuple[dict[str, Any], FeatureModel]] = WeakKeyDictionary()
+"""The model of each encoder and the parameters that it was loaded with; the encoder itself is copied and pickled."""
