@@ -70,7 +70,8 @@ def finetune(
 ) -> Path:
     """Fine-tunes a model, or several where the recipe has a `search`.
 
-    PyTorch's generator, which threads share, is seeded, and its state restored at the end.
+    PyTorch's generator, which threads share, is seeded, and its state restored at the end. Messages are those of the
+    logger `unmask`, at INFO and above unless it has a level of its own.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`, whose length and

@@ -54,7 +54,10 @@ def pretrain(
     workers: int = 1,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Pre-trains a model. PyTorch's generator, which threads share, is seeded, and its state restored at the end.
+    """Pre-trains a model.
+
+    PyTorch's generator, which threads share, is seeded, and its state restored at the end. Messages are those of the
+    logger `unmask`, at INFO and above unless it has a level of its own.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `pretrain/bert_tiny`.
