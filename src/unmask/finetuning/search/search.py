@@ -132,9 +132,8 @@ def run_trials(
     except Interrupted:
         raise
     except KeyboardInterrupt as error:
-        raise Interrupted(
-            f"{directory}: stopped between two trials; the same command with --resume continues", signal.SIGINT
-        ) from error
+        message = f"{directory}: stopped between two trials; the same command with --resume continues"
+        raise Interrupted(message, signal.SIGINT) from error
 
 
 def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
