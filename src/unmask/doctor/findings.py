@@ -74,6 +74,12 @@ class Sample:
     def num_targets(self) -> int:
         return len(self.tokens) - 1 if self.predicts_next else sum(token.label is not None for token in self.tokens)
 
+    def facts(self) -> str:
+        """What is said of the sequence as a whole."""
+        counts = {"token": len(self.tokens), "target": self.num_targets}
+        said = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()]
+        return ", ".join([*said, *filter(None, [self.sequence_label])])
+
 
 @dataclass(frozen=True)
 class Diagnosis:

@@ -73,7 +73,7 @@ def decode_samples(step: FirstStep) -> tuple[Sample, ...]:
                 for place in range(bounds[number], bounds[number + 1])
             ),
             descriptions[number],
-            predicts_next,
+            predicts_next or any(batch.left_to_right[number : number + 1]),
         )
         for number in range(most)
     )
@@ -94,13 +94,14 @@ def describe_step(step: FirstStep, settings: PretrainRecipe) -> FigureTable:
     special = torch.cat([batch.columns["special_tokens_mask"] for batch in step.batches])
     max_length = settings.cuts[0].longest
     num_targets = sum(step.objective.counts(batch)[settings.objective.main_term] for batch in step.batches)
+    targets = "masked targets" if any(any(batch.left_to_right) for batch in step.batches) else "targets"
     full = sum(length == max_length for length in lengths)
     rows = [
         ("sequences", f"{len(lengths):,}"),
         ("tokens in a sequence", f"mean {sum(lengths) / len(lengths):.1f}, {min(lengths)} to {max(lengths)}"),
         (f"sequences of the full {max_length} tokens", f"{full / len(lengths):.1%}"),
         ("special tokens", f"{float(special.float().mean()):.1%} of the tokens"),
-        ("targets", f"{num_targets / step.num_tokens:.1%} of the tokens"),
+        (targets, f"{num_targets / step.num_tokens:.1%} of the tokens"),
         *step.objective.describe_batches(step.batches),
     ]
     return FigureTable("What the first step shows the model", tuple(rows))

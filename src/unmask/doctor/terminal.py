@@ -128,8 +128,7 @@ def _legend(samples: Sequence[Sample], has_segments: bool) -> str:
 
 
 def _print_sample(console: Console, number: int, sample: Sample, has_segments: bool) -> None:
-    facts = [f"{len(sample.tokens)} tokens", f"{sample.num_targets} targets", *filter(None, [sample.sequence_label])]
-    console.print(Padding(Text(f"sequence {number}: {', '.join(facts)}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"sequence {number}: {sample.facts()}"), (0, 0, 0, 2)))
     if not has_segments:
         console.print(Padding(_segment(sample.tokens, ""), (0, 0, 0, 4)))
         return

@@ -245,6 +245,11 @@ def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name
     assert found.figures["parameters"]["total"] == total  # type: ignore[index]
     assert found.figures["probe"] is not None
     assert all(re.match(TOLD[name], sample.sequence_label) for sample in found.samples if sample.num_targets)
+    is_mixed = name == "half left to right"
+    if is_mixed:
+        assert {sample.predicts_next for sample in found.samples} == {True, False}
+        assert all(sample.predicts_next == bool(sample.sequence_label) for sample in found.samples)
+    assert ("masked targets" in tables(found)["What the first step shows the model"]) == is_mixed
     without_text = diagnose(tiny_recipe, [*OTHERS[name], "model.vocab_size=200"], probe_s=0)
     assert without_text.figures["parameters"] == found.figures["parameters"]
     assert levels_of(without_text.findings)["no-text"] == "note"

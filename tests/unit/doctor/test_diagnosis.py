@@ -137,7 +137,7 @@ def test_segments_are_named_only_where_there_are_two(tmp_path: Path) -> None:
 
 def test_plain_text_to_go_on_with_needs_no_legend(tmp_path: Path) -> None:
     plain = of_samples(SampleToken("the", 0, False), SampleToken("dog", 0, False), predicts_next=True)
-    shown = "Sequences as the model sees them\n  sequence 1: 2 tokens, 1 targets, one\n    the dog\n"
+    shown = "Sequences as the model sees them\n  sequence 1: 2 tokens, 1 target, one\n    the dog\n"
     assert terminal_of(plain).endswith(shown)
     assert '<h2>Sequences as the model sees them</h2><article class="sequence">' in page_of(plain, tmp_path)
 

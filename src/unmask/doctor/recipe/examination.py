@@ -207,8 +207,8 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings, module:
     ]
     return FigureTable(
         "Parameters",
-        (*rows, ("in all", f"{total:,}", human_count(total), "")),
-        ("part", "parameters", "", "what it is"),
+        (*rows, ("in all", f"{total:,}", "100.0%", human_count(total))),
+        ("part", "parameters", "share", "what it is"),
     )
 
 

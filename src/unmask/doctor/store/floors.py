@@ -65,7 +65,7 @@ class StoreFloors:
                 for floor in losses
                 if floor.label == SHOWN
             ),
-            ("commonest entry", f"{self.commonest:.2%}", f"accuracy of {learns} that always says it"),
+            ("commonest entry: accuracy", f"{self.commonest:.2%}", f"of {learns} that always says it"),
         ]
         rows = [] if learns is None else of_words
         others = [floor for floor in losses if floor.label != SHOWN]

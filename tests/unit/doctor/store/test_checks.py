@@ -149,7 +149,7 @@ def test_floors_of_other_objectives() -> None:
     counts = [5, 5, 5, 5]
     assert "SOP chance" in floors_of(counts, MaskedLMSettings(sentence_objective="sop"))[1]
     left_to_right, rows = floors_of(counts, CausalLMSettings())
-    assert set(rows) == {"ln V", "unigram entropy", "commonest entry"}
+    assert set(rows) == {"ln V", "unigram entropy", "commonest entry: accuracy"}
     assert "where language modelling begins" in rows["ln V"][1]
     assert set(left_to_right.figures()) == {"ln_vocab_size", "unigram_entropy", "commonest_share"}
     replaced, rows = floors_of(counts, ReplacedTokenSettings(target_prob=0.25))
