@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,16 +19,13 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.minimal_pairs.comparing import PairScores, compare_pairs, encode_pairs, read_alike, score_pairs
+from unmask.tasks.minimal_pairs.comparing import PairScores, compare_pairs, score_pairs, warn_of_alike
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
 
 logger = logging.getLogger("unmask")
-
-MOST_ALIKE = 0.01
-"""The share of pairs over which a warning says that the model reads their two sentences as the same."""
 
 
 def evaluate_pairs(
@@ -70,7 +67,7 @@ def score_paradigms(scorer: SentenceScorer, paradigms: Sequence[Paradigm]) -> Pa
     """What `evaluate_pairs` measures, pair by pair, with progress and its warnings."""
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
         scored = score_pairs(scorer, paradigms, progress.advance)
-        _warn_of_alike(scored.figures(), paradigms, scorer)
+        warn_of_alike(int(scored.alike.sum()), paradigms, scorer)
     return scored
 
 
@@ -114,36 +111,8 @@ def evaluate_checkpoints(
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
                 results.append({"step": step, **compare_pairs(scorer, paradigms, progress.advance)})
             if len(results) == 1:  # all have the same vocabulary
-                _warn_of_alike(results[0], paradigms, scorer)
+                warn_of_alike(results[0]["alike"], paradigms, scorer)
     return results
-
-
-def _warn_of_alike(results: Mapping[str, Any], paradigms: Sequence[Paradigm], scorer: SentenceScorer) -> None:
-    """Warns where the model reads the two sentences of many pairs as the same; those that are the same text have their
-    own warning when they are read."""
-    pairs = [pair for each in paradigms for pair in each.pairs if pair.good != pair.bad]
-    num_alike = results["alike"] - (results["n"] - len(pairs))
-    if num_alike <= MOST_ALIKE * results["n"]:
-        return
-    alike = [good.ids for good, bad in encode_pairs(scorer, pairs) if read_alike(good, bad)]
-    num_unknown = sum(scorer.tokenizer.unk_id in ids.tolist() for ids in alike)
-    for count, reason, advice in (
-        (num_unknown, "whose vocabulary lacks their words", "a model whose tokenizer was made for such text"),
-        (
-            len(alike) - num_unknown,
-            "whose tokenizer makes no difference between them (case, accents, blanks)",
-            "a model whose tokenizer does, or other pairs",
-        ),
-    ):
-        if count:
-            logger.warning(
-                "of %s pairs, %s two equal sentences to this model, %s, and %s as wrong: take %s",
-                f"{results['n']:,}",
-                "1 is" if count == 1 else f"{count:,} are",
-                reason,
-                "counts" if count == 1 else "count",
-                advice,
-            )
 
 
 def open_scorer(

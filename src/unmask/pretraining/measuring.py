@@ -19,7 +19,7 @@ from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.pretraining.plateau import Plateau, plateau_advice
 from unmask.recipe.tree import PretrainRecipe
-from unmask.tasks.minimal_pairs.comparing import compare_pairs, encode_pairs
+from unmask.tasks.minimal_pairs.comparing import compare_pairs, encode_pairs, read_alike, warn_of_alike
 from unmask.tasks.minimal_pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
 from unmask.training.run.log import METRICS, read_metrics
@@ -126,5 +126,6 @@ def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
     if scorer is None:
         raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
     # one that is too long, or too short, does not end a run in the middle
-    encode_pairs(scorer, [pair for paradigm in run.pairs for pair in paradigm.pairs])
+    encoded = encode_pairs(scorer, [pair for paradigm in run.pairs for pair in paradigm.pairs])
+    warn_of_alike(sum(read_alike(*both) for both in encoded), run.pairs, scorer)
     return scorer

@@ -40,6 +40,16 @@ def test_pairs_are_compared_at_each_evaluation(
     assert json.loads((tmp_path / "run" / "results.json").read_text())["num_pairs"] == last["n"]
 
 
+def test_pairs_that_are_alike_to_the_model_are_told_once(
+    tiny_recipe: Path, tiny_store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = write(tmp_path / "pairs.txt", PAIRS + "ㄱ ㄴ\nㄷ ㄹ\n")
+    words = [f"store={tiny_store}", f"eval.pairs={pairs}", "eval.pairs_sample=100"]
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    told = "of 11 pairs, 1 is two equal sentences to this model, whose vocabulary lacks their words"
+    assert caplog.text.count(told) == 1
+
+
 def test_nothing_else_changes(tiny_recipe: Path, tiny_store: Path, tmp_path: Path, whole: Path) -> None:
     words = [f"store={tiny_store}", f"eval.pairs={write(tmp_path / 'pairs.txt', PAIRS)}"]
     pretrain(str(tiny_recipe), words, out=tmp_path / "run")

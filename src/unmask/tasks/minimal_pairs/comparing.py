@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,11 @@ from unmask.io.rows import RowFaults
 from unmask.tasks.base import share_with_interval
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.minimal_pairs.scorers import Sentence, SentenceScorer, score_sentences
+
+logger = logging.getLogger("unmask")
+
+MOST_ALIKE = 0.01
+"""The share of pairs over which a warning says that the model reads their two sentences as the same."""
 
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""
@@ -136,6 +142,38 @@ def encode_pairs(scorer: SentenceScorer, pairs: Sequence[MinimalPair]) -> list[t
 def read_alike(good: Sentence, bad: Sentence) -> bool:
     """Whether two sentences are one and the same to the model."""
     return np.array_equal(good.ids, bad.ids)
+
+
+def warn_of_alike(num_alike: int, paradigms: Sequence[Paradigm], scorer: SentenceScorer) -> None:
+    """Warns where the model reads the two sentences of many pairs as the same; those that are the same text have their
+    own warning when they are read.
+
+    Args:
+        num_alike: how many pairs it reads so, those of the same text too.
+    """
+    num_pairs = sum(len(each.pairs) for each in paradigms)
+    pairs = [pair for each in paradigms for pair in each.pairs if pair.good != pair.bad]
+    if num_alike - (num_pairs - len(pairs)) <= MOST_ALIKE * num_pairs:
+        return
+    alike = [good.ids for good, bad in encode_pairs(scorer, pairs) if read_alike(good, bad)]
+    num_unknown = sum(scorer.tokenizer.unk_id in ids.tolist() for ids in alike)
+    for count, reason, advice in (
+        (num_unknown, "whose vocabulary lacks their words", "a model whose tokenizer was made for such text"),
+        (
+            len(alike) - num_unknown,
+            "whose tokenizer makes no difference between them (case, accents, blanks)",
+            "a model whose tokenizer does, or other pairs",
+        ),
+    ):
+        if count:
+            logger.warning(
+                "of %s pairs, %s two equal sentences to this model, %s, and %s as wrong: take %s",
+                f"{num_pairs:,}",
+                "1 is" if count == 1 else f"{count:,} are",
+                reason,
+                "counts" if count == 1 else "count",
+                advice,
+            )
 
 
 def _mean(shares: Iterable[NDArray[np.float64]]) -> dict[str, float]:
