@@ -81,7 +81,8 @@ class Evaluations:
         state.best = newest_best(state.best, state.step, state.evaluation, metric, self.module)
         if state.has_lost_patience(self.settings):
             best = f"{state.best.evaluation[metric.name]:.4g}, that of step {state.best.step:,}"
-            since = f"for {state.best.evaluations_since} evaluations"
+            count = state.best.evaluations_since
+            since = f"for {count} evaluation{'' if count == 1 else 's'}"
             logger.info("%s has not been better than %s, %s: the run ends here", metric.name, best, since)
 
     def give_final_weights(self, state: TrainState) -> Ending:

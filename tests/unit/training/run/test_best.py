@@ -154,6 +154,15 @@ def test_which_is_better(metric: Metric, value: float, than: float, better: bool
     assert metric.is_better(value, than) is better
 
 
+@pytest.mark.parametrize(("patience", "told"), [(1, "for 1 evaluation: the run ends"), (3, "for 3 evaluations: the")])
+def test_the_end_says_how_many_evaluations_were_no_better(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, patience: int, told: str
+) -> None:
+    caplog.set_level("INFO", logger="unmask")
+    run(tmp_path, FIGURES, patience=patience)
+    assert told in caplog.text
+
+
 def test_patience_needs_evaluations(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"patience=2 counts evaluations during training: give eval_every as well"):
         TrainSettings(steps=2, patience=2)
