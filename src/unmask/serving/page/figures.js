@@ -32,7 +32,8 @@ function fitEnds(value, wide, size = 15) {
 }
 
 export function percent(share) {
-  if (share && share < 1e-5) return "< 0.001 %";
+  if (!share) return "0 %";
+  if (share < 1e-5) return "< 0.001 %";
   return `${share >= 0.0995 ? Math.round(share * 100) : (share * 100).toPrecision(2)} %`;
 }
 
@@ -147,17 +148,16 @@ export function flow(pieces, width, label, whole = pieces.map((piece) => piece.t
   return frame(width, y + line + 2, label, drawn);
 }
 
-/** A square of numbers in 0..1 with a name for each row and column. */
+/** A square of numbers in 0..1, on grounds on which ink can be read, with a name for each row and column. */
 export function grid(names, values, width, label) {
   const numbered = names.map((name, number) => `${number + 1}  ${name}`);
   const left = Math.min(width * 0.42, Math.max(...numbered.map((name) => widthOf(name, 13))) + 12);
   const short = numbered.map((name) => fit(name, left - 12, 13));
   const cell = Math.max(18, Math.min(64, (width - left) / names.length));
-  const most = matchMedia("(prefers-color-scheme: dark)").matches ? 0.65 : 0.82; // up to here ink has the higher contrast
   const cells = values.flatMap((row, y) => row.map((value, x) => html`<g>
       <title>${`${names[y]} – ${names[x]}: ${value.toFixed(3)}`}</title>
-      <rect x=${left + x * cell} y=${22 + y * cell} width=${cell - 2} height=${cell - 2} rx="3" fill="var(--training)" fill-opacity=${Math.max(0.04, value)} />
-      ${cell > 34 ? text(left + (x + 0.5) * cell - 1, 22 + (y + 0.5) * cell + 4, value.toFixed(2), { "font-size": 12, "text-anchor": "middle", fill: value > most ? "var(--card)" : "var(--ink)" }) : ""}
+      <rect x=${left + x * cell} y=${22 + y * cell} width=${cell - 2} height=${cell - 2} rx="3" fill="var(--training)" fill-opacity=${Math.max(0.04, 0.5 * value)} />
+      ${cell > 34 ? text(left + (x + 0.5) * cell - 1, 22 + (y + 0.5) * cell + 4, value.toFixed(2), { "font-size": 12, "text-anchor": "middle" }) : ""}
     </g>`));
   const titles = short.map((name, place) => html`
     ${text(left - 8, 22 + (place + 0.5) * cell + 4, name, { "font-size": 13, "text-anchor": "end" })}
@@ -165,23 +165,29 @@ export function grid(names, values, width, label) {
   return frame(Math.max(width, left + names.length * cell), 24 + names.length * cell, label, html`${titles}${cells}`);
 }
 
-/** Lines over steps, each `{name, values}` in 0..1, with a mark at one of the steps. */
+/** Lines over steps, each `{name, values}` in 0..1 with dashes of its own, and a mark at one of the steps. */
 export function lines(steps, series, at, width, label) {
-  const [left, right, top, bottom] = [44, 110, 10, 26];
+  const [left, right, top, bottom] = [44, 130, 10, 26];
   const height = 240;
   const most = Math.max(0.05, ...series.flatMap((each) => each.values));
   const x = (place) => left + ((steps[place] - steps[0]) / Math.max(1, steps.at(-1) - steps[0])) * (width - left - right);
   const y = (value) => height - bottom - (value / most) * (height - top - bottom);
   const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)"];
+  const dashes = ["", "7 3", "2 3", "8 3 2 3", "4 2"];
+  const lineOf = (place) => ({ fill: "none", stroke: inks[place % inks.length], "stroke-width": 2, "stroke-dasharray": dashes[place % dashes.length] });
   const ends = series.map((each, place) => ({ place, y: y(each.values.at(-1)) })).sort((one, other) => one.y - other.y);
   for (let place = 1; place < ends.length; place++) ends[place].y = Math.max(ends[place].y, ends[place - 1].y + 16);
-  for (let place = ends.length; place--; ) ends[place].y = Math.min(ends[place].y, height - 8 - 16 * (ends.length - 1 - place));
+  for (let place = ends.length; place--; ) ends[place].y = Math.min(ends[place].y, height - bottom - 16 * (ends.length - 1 - place));
   const rules = [0, 0.5, 1].map((share) => html`
     <line x1=${left} x2=${width - right} y1=${y(share * most)} y2=${y(share * most)} stroke="var(--line)" />
     ${text(left - 6, y(share * most) + 4, percent(share * most), { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`);
-  const curves = series.map((each, place) => html`<polyline fill="none" stroke-width="2" stroke=${inks[place % inks.length]}
+  const curves = series.map((each, place) => html`<polyline ...${lineOf(place)}
     points=${each.values.map((value, step) => `${x(step)},${y(value)}`).join(" ")} />`);
-  const named = ends.map((end) => text(width - right + 8, end.y + 4, series[end.place].name, { fill: inks[end.place % inks.length], "font-size": 14 }));
+  const named = ends.map(({ place, y: at }) => {
+    const { name } = series[place];
+    return html`<g><title>${name}</title><line x1=${width - right + 6} x2=${width - right + 26} y1=${at} y2=${at} ...${lineOf(place)} />
+      ${text(width - right + 31, at + 4, fit(/\p{L}/u.test(name) ? name : `“${name}”`, right - 31, 14), { fill: inks[place % inks.length], "font-size": 14 })}</g>`;
+  });
   return frame(width, height, label, html`${rules}
     <line x1=${x(at)} x2=${x(at)} y1=${top} y2=${height - bottom} stroke="var(--muted)" stroke-dasharray="4 3" />
     ${curves}${named}
@@ -198,9 +204,9 @@ export function links(tokens, weights, least, width, label) {
   return frame(width, tokens.length * step + 6, label, html`
     ${drawn.map((each) => html`<line x1=${side + 4} x2=${width - side - 4} y1=${y(each.from)} y2=${y(each.to)}
       stroke="var(--training)" stroke-width=${0.5 + 4 * each.value} stroke-opacity=${0.15 + 0.85 * each.value}><title>${`${tokens[each.from].text} → ${tokens[each.to].text}: ${percent(each.value)}`}</title></line>`)}
-    ${tokens.map((token, place) => html`<g>${token.title ? html`<title>${token.title}</title>` : ""}
+    ${tokens.map((token, place) => html`<g><title>${token.title ? `${token.text}: ${token.title}` : token.text}</title>
       ${[{ x: side - 4, "text-anchor": "end" }, { x: width - side + 4 }].map(({ x, ...more }) =>
-        text(x, y(place) + 5, token.text, { ...more, "text-decoration": token.isMarked ? "underline" : "none" }))}</g>`)}`);
+        text(x, y(place) + 5, fit(token.text, side - 8), { ...more, "text-decoration": token.isMarked ? "underline" : "none" }))}</g>`)}`);
 }
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -61,6 +61,7 @@ async function copyLink(event) {
 
 function App() {
   const shown = PANELS.find((each) => each.id === panel.value);
+  document.title = `${shown.name} – unmask`;
   return html`<nav aria-label="What to look at"><ul>
       ${PANELS.map((each) => html`<li><a href=${`#${each.id}`} aria-current=${each === shown ? "page" : undefined}
         class=${isThere(each) ? "" : "absent"} onClick=${(event) => open(event, each.id)}>${each.name}</a></li>`)}

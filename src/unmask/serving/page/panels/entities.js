@@ -39,8 +39,8 @@ function show({ found, text }) {
   }
   plain(text.length);
   return html`<${Figure} title=${found.entities.length ? "The entities that were found" : "No entity was found"}>${flow(pieces, width.value, "The text with its entities")}<//>
-    ${found.entities.length ? html`<table><thead><tr><th>entity</th><th>kind</th><th>characters</th></tr></thead><tbody>
-      ${found.entities.map((each) => html`<tr><td><bdi>${words(each.start, each.end)}</bdi></td><td><bdi>${each.label}</bdi></td><td>${each.start}–${each.end}</td></tr>`)}
+    ${found.entities.length ? html`<table><thead><tr><th>entity</th><th>kind</th><th>from character</th><th>before</th></tr></thead><tbody>
+      ${found.entities.map((each) => html`<tr><td><bdi>${words(each.start, each.end)}</bdi></td><td><bdi>${each.label}</bdi></td><td>${each.start}</td><td>${each.end}</td></tr>`)}
     </tbody></table>` : ""}`;
 }
 

@@ -28,7 +28,7 @@ export const matrix = {
   missing: "Serve an encoder, or one fine-tuned model (no ensemble, not as ONNX), to see which sentences it finds alike.",
   about: "The cosine of the mean vectors of sentences, one a line. A model that was not fine-tuned for it finds much alike.",
   answer,
-  show: ({ names, values }) => html`<${Figure} title="From 0 (pale) to 1 (strong)">${grid(names, values, width.value, "Similarities")}<//>`,
+  show: ({ names, values }) => html`<${Figure} title="Cosine of each two sentences, from 0 (pale) to 1 (strong)">${grid(names, values, width.value, "Similarities")}<//>`,
   form: () => html`
     <${TextBox} field=${sentences} label="Sentences, one a line" rows="6" />
     <${ModelChoice} model=${model} use="features" />`,

@@ -25,12 +25,15 @@ const given = () => has(chosen(model, "token-scores"), "generate")
   ? "those before it given, as this model reads from left to right"
   : "the others given; a masked model hides each token in turn";
 
+/** A logarithm with one digit; none is written as -0.0. */
+const shown = (score) => (Math.round(10 * score) / 10 || 0).toFixed(1);
+
 function show(found) {
   const sums = found.map((each) => each.scores.reduce((sum, score) => sum + score, 0));
   const worst = Math.min(-1, ...found.flatMap((each) => each.scores));
   const pieces = (each) => each.tokens.map((token, place) => ({
     text: token,
-    note: each.scores[place]?.toFixed(1) ?? "not scored",
+    note: each.scores[place] == null ? "not scored" : shown(each.scores[place]),
     ink: "var(--held-out)",
     strength: (0.5 * each.scores[place]) / worst,
     gap: 4,
@@ -39,7 +42,7 @@ function show(found) {
   const lead = Math.abs(sums[0] - sums[1]);
   const verdict = !lead ? "Both are equally likely" : `It prefers the ${preferred}, by ${lead < 10 ? lead.toPrecision(2) : lead.toFixed(1)}`;
   return html`<p class="big">${verdict}</p>
-    ${found.map((each, place) => html`<${Figure} title=${`${place ? "Second" : "First"} sentence: ${sums[place].toFixed(1)}`}>${flow(pieces(each), width.value, "How likely each token is")}<//>`)}`;
+    ${found.map((each, place) => html`<${Figure} title=${`${place ? "Second" : "First"} sentence: ${shown(sums[place])}`}>${flow(pieces(each), width.value, "How likely each token is")}<//>`)}`;
 }
 
 export const pairs = {

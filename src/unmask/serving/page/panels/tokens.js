@@ -20,7 +20,7 @@ const answer = answering({ model, use: "tokenize", fields: { text }, samples: SA
   return Promise.all(names.map(async (name) => ({ name, ...(await cutting(text.value, name)) })));
 });
 
-const show = (found) => found.map(({ name, tokens, ids, unknown }) => html`<${Figure} title=${`${name}: ${tokens.length} tokens`}>
+const show = (found) => found.map(({ name, tokens, ids, unknown }) => html`<${Figure} title=${`${name}: ${tokens.length} ${tokens.length === 1 ? "token" : "tokens"}`}>
   ${flow(piecesOf(tokens, unknown).map((piece, place) => ({ ...piece, note: String(ids[place]), ink: INKS[place % 2], strength: 0.22 })), width.value, `The tokens of ${name}`)}<//>`);
 
 export const tokens = {
