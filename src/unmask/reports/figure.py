@@ -92,6 +92,11 @@ class Panel:
         return any(np.isfinite(series.values).sum() > 1 for series in (self.training, self.held_out))
 
     @property
+    def is_smoothed(self) -> bool:
+        """Whether the training curve is smoothed, and the raw one drawn behind it."""
+        return self.is_noisy and len(self.training.steps) >= NUM_RAW
+
+    @property
     def num_not_finite(self) -> int:
         return int(sum(np.isnan(series.values).sum() for series in (self.training, self.held_out)))
 
@@ -150,7 +155,7 @@ def finished(figure: Any, axes: Any, ink: Mapping[str, str], title: str) -> Mark
 
 def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
     curve, held_out = panel.training, panel.held_out
-    if panel.is_noisy and len(curve.steps) >= NUM_RAW:
+    if panel.is_smoothed:
         raw, curve = curve.thinned(), curve.smoothed()
         axes.plot(raw.steps, raw.values, color=ink["training"], linewidth=1, alpha=0.25)
     points: dict[str, Any] = {"markersize": 4, "clip_on": False, "in_layout": False}  # not cut off at the axes
@@ -181,20 +186,28 @@ def _number(axis: Any, most: int, integer: bool = False) -> None:
 
 
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+_PLAIN = (1e-3, 1e15)
+"""An axis that ends below the first, or from the second on, has powers of ten, and no unit."""
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The numbers of an axis for people: 500, 1k, 1.5k; with three digits, or more if needed to distinguish them.
+    """The numbers of an axis for people: 500, 1k, 1.5k, or 0, 2e-5, 1e-4; with three digits, or more if needed to
+    distinguish them.
 
     Args:
         ticks: ascending.
     """
     apart = float(min(np.diff(ticks), default=1.0))
     places = max(0, 3 - math.floor(math.log10(apart)))  # hides the locator's rounding errors
-    return [_tick_label(round(tick, places) + 0.0, apart) for tick in ticks]
+    in_powers = not _PLAIN[0] <= max(map(abs, ticks), default=1.0) < _PLAIN[1]
+    return [_tick_label(round(tick, places) + 0.0, apart, in_powers) for tick in ticks]
 
 
-def _tick_label(tick: float, apart: float) -> str:
+def _tick_label(tick: float, apart: float, in_powers: bool) -> str:
+    if in_powers:
+        labels = (f"{tick:.{digits}e}" for digits in range(18))
+        mantissa, exponent = next(label for label in labels if abs(float(label) - tick) < apart / 100).split("e")
+        return f"{mantissa}e{int(exponent)}" if tick else "0"
     size, unit = next(((size, unit) for size, unit in _UNITS if abs(tick) >= size), (1.0, ""))
     labels = (f"{tick / size:.{digits}g}" for digits in range(3, 18))
     return next(label for label in labels if abs(float(label) * size - tick) < apart / 100) + unit

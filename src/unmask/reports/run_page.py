@@ -85,7 +85,8 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     }
     for name, value in final.items():
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
-    titles = _titles(figures, positive_label)
+    held_out = "dev" if "task" in recipe else "held-out"
+    titles = _titles(figures, held_out, positive_label)
     headline = {titles[key]: figures[key] for key in sorted(figures, key=lambda key: key.startswith("dev."))}
 
     session = sessions[-1] if sessions else {}
@@ -99,7 +100,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         has_ended=has_ended,
         lost_at=_lost_at(rows),
         tiles=_tiles(rows, num_parameters, headline),
-        **_curves(rows, floors, parts_of(recipe, rows, sessions), _rate_title(recipe)),
+        **_curves(rows, floors, parts_of(recipe, rows, sessions), _rate_title(recipe), held_out),
         is_short=not rows or rows[-1]["step"] < 2,
         nothing_held_out=has_ended and results_path.exists() and not figures,
         has_many_labels=bool(recipe.get("task", {}).get("multi_label")),
@@ -201,26 +202,28 @@ def panels(
     floors: Mapping[str, Mapping[str, float]],
     parts: Mapping[str, float] | None = None,
     rate: str = "Learning rate",
+    held_out: str = "held-out",
 ) -> list[Panel]:
-    """Every figure for which the rows have points, the loss first; `rate` is the title of the learning rate's."""
+    """Every figure for which the rows have points, the loss first; `rate` is the title of the learning rate's, and
+    `held_out` what the rows' `eval` is called."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
     if len(losses) > 1 and (
         SECOND_STAGE in (parts or {}) or all(sum(key in row for key in losses[1:]) < 2 for row in rows)
     ):
         del losses[0]  # each stage has a sum of its own, or it equals its only term
-    nothing, titles = Series.of((), ""), _titles(keys)
+    nothing, titles = Series.of((), ""), _titles(keys, held_out)
     found, shown = [], set()
     for key in losses:
-        held_out = _held_out(key)
-        if len(losses) == 1 and held_out not in keys:
-            held_out = "eval/loss"
-        shown.add(held_out)
-        title = "Loss" if key == "loss" else f"{_in_words(key.removeprefix('loss/'))} loss"
-        title += "" if held_out in keys else " in training"
+        measured = _held_out(key)
+        if len(losses) == 1 and measured not in keys:
+            measured = "eval/loss"
+        shown.add(measured)
+        title = "Loss" if key == "loss" else f"{in_words(key.removeprefix('loss/'))} loss"
+        title += "" if measured in keys else " in training"
         if key == "loss" and len(losses) > 1:
-            title += f": weighted sum of {', '.join(_words(each.removeprefix('loss/')) for each in losses[1:])}"
-        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), floors.get(key, {})))
+            title += f": weighted sum of {', '.join(words(each.removeprefix('loss/')) for each in losses[1:])}"
+        found.append(Panel(title, Series.of(rows, key), Series.of(rows, measured), floors.get(key, {})))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
         found.append(Panel(titles[key], nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel(rate, Series.of(rows, "learning_rate"), nothing, is_noisy=False))
@@ -231,17 +234,18 @@ def panels(
 
 
 def _curves(
-    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float], rate: str
+    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float], rate: str, held_out: str
 ) -> dict[str, Any]:
-    """The figures, of which the first has the whole width, and the values of what was logged only once.
+    """The figures, of which the first, if it is not the learning rate's, has the whole width, and the values of what
+    was logged only once.
 
     Of these there are training values alone: held-out values are among the results.
     """
-    found = panels(rows, floors, parts, rate)
+    found = panels(rows, floors, parts, rate, held_out)
     drawn = [panel for panel in found if panel.is_curve]
     once = [panel for panel in found if not panel.is_curve and panel.training.is_drawable]
     return {
-        "figures": [_figure(panel, *((460, 220) if place else (960, 330))) for place, panel in enumerate(drawn)],
+        "figures": [_figure(panel, held_out, panel is drawn[0] and panel.title != rate) for panel in drawn],
         "logged_once": [(panel.title, human_number(panel.training.last), _compared(panel.floors)) for panel in once],
     }
 
@@ -252,30 +256,35 @@ def _compared(floors: Mapping[str, float]) -> Markup:
 
 def _floor(name: str, value: float) -> Markup:
     """What a figure is compared with; its name may hold a label that is written from right to left."""
-    return Markup("<bdi>{}</bdi> {}").format(name, human_number(value))
+    return Markup("<bdi>{}</bdi>: {}").format(name, human_number(value))
 
 
-def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
-    keys = [("training", "training")] if panel.training.is_drawable else []
+def _figure(panel: Panel, held_out: str, is_wide: bool) -> dict[str, Any]:
+    training = "training, smoothed (faint: as logged)" if panel.is_smoothed else "training"
+    keys = [("training", training)] if panel.training.is_drawable else []
     if panel.held_out.is_drawable:
-        keys.append(("held-out", "held-out"))
+        keys.append(("held-out", held_out))
     keys += [("floor", _floor(name, value)) for name, value in panel.floors.items()]
     keys += [("part", f"{name} from step {step + 1:,}") for name, step in panel.parts.items()]
-    if [kind for kind, _ in keys if kind != "part"] in (["training"], ["held-out"]):  # the title says what is drawn
+    kinds = [kind for kind, _ in keys if kind != "part"]
+    if kinds in (["training"], ["held-out"]) and not panel.is_smoothed:  # the title says what is drawn
         del keys[0]
     return {
         "title": panel.title,
         "legend": keys,
         "num_not_finite": panel.num_not_finite,
-        "svg": draw(panel, width, height),
+        "is_wide": is_wide,
+        "svg": draw(panel, *((960, 330) if is_wide else (460, 220))),
     }
 
 
 def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
     """The picture of how far the task's probabilities can be believed, and what is said of it."""
+    error, before = calibration["expected_calibration_error"], calibration.get("error_before")
     return {
-        "error": human_number(calibration["expected_calibration_error"]),
-        "before": human_number(calibration["error_before"]) if "error_before" in calibration else None,
+        "error": human_number(error),
+        "before": None if before is None else human_number(before),
+        "has_grown": before is not None and before < error,
         "temperature": human_number(calibration.get("temperature")),
         "svg": draw_reliability(calibration["bins"]),
     }
@@ -301,7 +310,7 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
     terms = [key for key in training[-1] if key.startswith("loss/")] if training else []
     for key in terms if len(terms) > 1 else ["loss"]:  # their sum is to be compared with nothing
         loss = Series.of(rows, key)
-        title = "Training loss" if key == "loss" else _in_words(f"training_{key.removeprefix('loss/')}_loss")
+        title = "Training loss" if key == "loss" else in_words(f"training_{key.removeprefix('loss/')}_loss")
         yield title, human_number(loss.last) if loss.is_drawable else ""
 
 
@@ -320,13 +329,14 @@ def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]
 def _environment(session: Row) -> list[tuple[str, Any]]:
     known = {name: value for name, value in flatten(session).items() if value is not None}
     return [
-        (_in_words(name.removeprefix("versions.")), value)
+        (in_words(name.removeprefix("versions.")), value)
         for name, value in known.items()
         if name not in ("recipe", "command")
     ]
 
 
-WORDS = {"mlm": "MLM", "lm": "LM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO", "eval": "held-out"}
+WORDS = {"mlm": "MLM", "lm": "LM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO", "eval": "held-out", "f1": "F1"}
+WORDS |= {"num": "number of", "cpus": "CPUs", "matthews": "Matthews"}
 """Parts of keys and the words to show for them."""
 
 
@@ -334,23 +344,25 @@ _OF_100 = re.compile("(best_|HasAns_|NoAns_)?(f1|exact|exact_match)")
 """The figures of question answering that are of 100, as its own scripts give them."""
 
 
-def _titles(keys: Iterable[str], positive_label: str | None = None) -> dict[str, str]:
+def _titles(keys: Iterable[str], held_out: str, positive_label: str | None = None) -> dict[str, str]:
     """The figures' names; `dev.f1` of two labels also names the positive one, and what is of 100 says so."""
     names = {key: re.split("[/.]", key)[-1] for key in keys}
     answers_questions = not {"exact", "exact_match"}.isdisjoint(names.values())
     titles = {}
     for key, name in names.items():
-        of_label = f" of {positive_label}" if name == "f1" and positive_label is not None else ""
-        titles[key] = _in_words(key) + (" (%)" if answers_questions and _OF_100.fullmatch(name) else of_label)
+        of_label = f" of label {positive_label}" if name == "f1" and positive_label is not None else ""
+        titles[key] = in_words(key.replace("eval/", f"{held_out}/", 1)) + (
+            " (%)" if answers_questions and _OF_100.fullmatch(name) else of_label
+        )
     return titles
 
 
-def _in_words(key: str) -> str:
+def in_words(key: str) -> str:
     """A key as a person says it: `eval/nsp_accuracy` is "Held-out NSP accuracy"."""
-    words = _words(key)
-    return words[:1].upper() + words[1:]
+    said = words(key)
+    return said[:1].upper() + said[1:]
 
 
-def _words(key: str) -> str:
-    """As `_in_words`, for the middle of a sentence."""
+def words(key: str) -> str:
+    """As `in_words`, for the middle of a sentence."""
     return " ".join(WORDS.get(word, word) for word in re.split("[/._]", key))

@@ -66,10 +66,10 @@ def _masked(token: Row) -> dict[str, Any]:
     hover += f" · predicted {_whole(token, 'prediction')}{_chance(token, ' with probability ')}"
     label, prediction = _bare(token, "label"), _bare(token, "prediction")
     if token.get("correct"):
-        return {"text": label, "kind": "right", "hover": hover}
+        return {"text": label, "kind": "right", "hover": hover, "share": _share(token)}
     if label == prediction:  # they differ in their marks alone
         label, prediction = str(token.get("label") or ""), str(token.get("prediction") or "")
-    return {"text": label, "kind": "wrong", "hover": hover, "replaced": prediction}
+    return {"text": label, "kind": "wrong", "hover": hover, "replaced": prediction, "share": _share(token)}
 
 
 def _next(token: Row) -> dict[str, Any]:
@@ -83,12 +83,11 @@ def _next(token: Row) -> dict[str, Any]:
 def _checked(token: Row) -> dict[str, Any]:
     verdict = f"{token.get('label') or ''} · the discriminator says {token.get('prediction') or ''}"
     drawn = {"text": _bare(token, "token"), "hover": f"{verdict}: replaced{_chance(token, ' with probability ')}"}
-    is_replaced, right, probability = token.get("label") == "replaced", token.get("correct"), token.get("probability")
+    is_replaced, right = token.get("label") == "replaced", token.get("correct")
     if right and not is_replaced:
         return drawn
-    share = "" if probability is None else f"{probability:.0%}"
     replaced = _bare(token, "original") if is_replaced else None
-    return {**drawn, "kind": "right" if right else "wrong", "replaced": replaced, "share": share}
+    return {**drawn, "kind": "right" if right else "wrong", "replaced": replaced, "share": _share(token)}
 
 
 _PREDICTED: dict[str, Callable[[Row], dict[str, Any]]] = {"masked": _masked, "next": _next, "checked": _checked}
@@ -103,6 +102,11 @@ def _whole(token: Row, name: str) -> str:
 def _bare(token: Row, name: str) -> str:
     """An entry shown in its text: without the mark that says whether it begins or ends a word."""
     return _whole(token, name).removeprefix("##").removeprefix("␣")
+
+
+def _share(token: Row) -> str:
+    probability = token.get("probability")
+    return "" if probability is None else f"{probability:.0%}"
 
 
 def _answer(sample: Row, fields: Sequence[str]) -> dict[str, Any]:

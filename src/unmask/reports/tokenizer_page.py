@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unmask.io.progress import human_number
 from unmask.reports.layout import write_page as render_page
 from unmask.tokenization.comparison.report import MOST_PIECES, TokenizerFigures, TokenizersReport
 from unmask.tokenization.comparison.tables import (
@@ -30,14 +31,14 @@ class Bars:
     title: str  # what is compared
     note: str  # how to read it
     length: Callable[[TokenizerFigures], float]  # the length of a bar
-    format: str  # how its number is written
+    format: Callable[[float], str]  # how its number is written
 
 
 BARS = (
-    Bars("Tokens per word", "fewer: shorter sequences", lambda its: its.tokens_per_word, "{:.3f}"),
-    Bars("Bytes per token", "more: shorter sequences", lambda its: its.bytes_per_token, "{:.2f}"),
-    Bars("Unknown words in 10,000", "lost to the model", lambda its: 1e4 * its.unknown_word_share, "{:,.2f}"),
-    Bars("Entries that occur", "of the vocabulary", lambda its: its.num_entries_used, "{:,}"),
+    Bars("Tokens per word", "fewer: shorter sequences", lambda its: its.tokens_per_word, "{:.3f}".format),
+    Bars("Bytes per token", "more: shorter sequences", lambda its: its.bytes_per_token, "{:.2f}".format),
+    Bars("Unknown words in 10,000", "lost to the model", lambda its: 1e4 * its.unknown_word_share, human_number),
+    Bars("Entries that occur", "of the vocabulary", lambda its: its.num_entries_used, "{:,}".format),
 )
 
 
@@ -97,6 +98,5 @@ def _bar_rows(
     """A bar per tokenizer, whose lengths can be compared."""
     longest = max(map(bars.length, tokenizers)) or 1
     return [
-        (its.name, [("cut-1", bars.length(its) / longest, "")], bars.format.format(bars.length(its)))
-        for its in tokenizers
+        (its.name, [("cut-1", bars.length(its) / longest, "")], bars.format(bars.length(its))) for its in tokenizers
     ]

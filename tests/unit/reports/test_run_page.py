@@ -96,7 +96,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         write_environment(directory, recipe="bert_tiny", command=command, seed=1, device="cpu", num_threads=2)
 
     text, page = report_of(directory)
-    headings = ["Curves", "Results", "Sample predictions", "Settings", "Environment"]
+    headings = ["Curves, by step", "Results", "Sample predictions", "Settings", "Environment"]
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     # 200 thousand tokens at 500 a second are 400 seconds; the losses are the means of the last four of 200 rows.
@@ -104,11 +104,11 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert tiles == {
         "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training MLM loss": mlm,
         "Training NSP loss": nsp,
-        "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev f1": "0.875",
+        "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev F1": "0.875",
     }  # fmt: skip
     assert "unmask pretrain bert_tiny &#39;corpus=my text&#39; --resume" in text
-    assert text.count("<bdi>unigram entropy</bdi> 7.125") == 2  # the legend of the curve, and beside the held-out loss
-    assert text.count("<bdi>no context</bdi> 6.5, <bdi>unigram entropy</bdi> 7.125") == 1
+    assert text.count("<bdi>unigram entropy</bdi>: 7.125") == 2  # the legend of the curve, and beside the held-out loss
+    assert text.count("<bdi>no context</bdi>: 6.5, <bdi>unigram entropy</bdi>: 7.125") == 1
     assert "<td>12345</td>" in text
     assert "<td>hidden_size</td><td>128</td>" in text
     assert "말뭉치" in text
@@ -118,7 +118,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert "fine &lt;b&gt;" in text
     assert page.tags.count("figure") == page.tags.count("svg") == 6
     assert (
-        "<td>Held-out NSP accuracy</td><td>0.625</td><td><bdi>chance</bdi> 0.5</td>" in text
+        "<td>Held-out NSP accuracy</td><td>0.625</td><td><bdi>chance</bdi>: 0.5</td>" in text
     )  # measured once: no curve
 
 
@@ -188,7 +188,7 @@ def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
     # What is held out stands among the results, and nowhere else than in the headline.
     [held_out] = re.findall("<td>Held-out accuracy</td>.*?</tr>", text)
     assert (
-        held_out == "<td>Held-out accuracy</td><td>0.25</td><td><bdi>most frequent label of train</bdi> 0.5</td></tr>"
+        held_out == "<td>Held-out accuracy</td><td>0.25</td><td><bdi>most frequent label of train</bdi>: 0.5</td></tr>"
     )
     two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
     assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
@@ -291,14 +291,14 @@ def test_what_a_discriminator_reaches_by_guessing(tmp_path: Path) -> None:
     floors = by_figure(discriminator_floors(0.15, row))
     text, _ = report_of(run_directory(tmp_path / "run", [row], results={"floors": floors}))
     # -1/8 ln 1/8 - 7/8 ln 7/8 = .37677
-    assert "<td>Held-out discriminator loss</td><td>0.5</td><td><bdi>share entropy</bdi> 0.3768</td>" in text
-    assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td><bdi>always original</bdi> 0.875</td>" in text
+    assert "<td>Held-out discriminator loss</td><td>0.5</td><td><bdi>share entropy</bdi>: 0.3768</td>" in text
+    assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td><bdi>always original</bdi>: 0.875</td>" in text
 
 
 def test_a_label_from_right_to_left_stands_before_its_figure(tmp_path: Path) -> None:
     results = {"dev": {"f1": 0.5}, "floors": {"dev.f1": {"always سلبي": 0.25}}, "degenerate": "always سلبي"}
     text, _ = report_of(run_directory(tmp_path / "run", [training_row(1)], results=results))
-    assert "<td><bdi>always سلبي</bdi> 0.25</td>" in text
+    assert "<td><bdi>always سلبي</bdi>: 0.25</td>" in text
     assert "On dev <bdi>always سلبي</bdi>: the model" in text
 
 
@@ -309,10 +309,10 @@ def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
     both = '<span class="key training">training</span><span class="key held-out">held-out</span>'
     assert legends.pop("Loss: weighted sum of MLM, NSP") == both
-    nsp = '<span class="key training">training</span><span class="key floor"><bdi>chance</bdi> 0.6931</span>'
+    nsp = '<span class="key training">training</span><span class="key floor"><bdi>chance</bdi>: 0.6931</span>'
     assert legends.pop("NSP loss in training") == nsp
     assert set(legends.values()) == {""}
-    assert "Held-out f1" in legends
+    assert "Held-out F1" in legends
 
 
 @pytest.mark.parametrize(
@@ -343,5 +343,5 @@ def test_flatten() -> None:
 def test_f1_of_two_labels_names_the_positive_one(tmp_path: Path) -> None:
     results = {"dev": {"f1": 0.5, "accuracy": 0.25}, "positive_label": "spam"}
     page = write_report(run_directory(tmp_path / "run", [training_row(1)], results=results)).read_text("utf-8")
-    assert "f1 of spam" in page.lower()
-    assert "accuracy of spam" not in page.lower()
+    assert "Dev F1 of label spam" in page
+    assert "accuracy of label" not in page

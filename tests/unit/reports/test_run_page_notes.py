@@ -23,19 +23,19 @@ def test_figures_of_dev_stand_once_and_after_those_of_test(tmp_path: Path) -> No
     results = {"dev": {"loss": 0.36113, "f1_micro": 0.5}, "test": {"loss": 0.37, "f1_micro": 0.45}}
     text = page_of(run_directory(tmp_path / "run", rows, results=results))
     assert re.findall("<dt>((?:Held-out|Dev|Test) .*?)</dt><dd>(.*?)</dd>", text) == [
-        ("Held-out other", "0.3"), ("Test loss", "0.37"), ("Test f1 micro", "0.45"), ("Dev loss", "0.3611"),
-        ("Dev f1 micro", "0.5"),
+        ("Held-out other", "0.3"), ("Test loss", "0.37"), ("Test F1 micro", "0.45"), ("Dev loss", "0.3611"),
+        ("Dev F1 micro", "0.5"),
     ]  # fmt: skip
-    assert "<td>Held-out f1 micro</td>" not in text
+    assert "<td>Held-out F1 micro</td>" not in text
 
 
 @pytest.mark.parametrize(
     ("figures", "titles"),
     [
-        ({"f1": 18.0, "exact_match": 3.0, "loss": 4.0}, ["Dev f1 (%)", "Dev exact match (%)", "Dev loss"]),
+        ({"f1": 18.0, "exact_match": 3.0, "loss": 4.0}, ["Dev F1 (%)", "Dev exact match (%)", "Dev loss"]),
         ({"best_f1": 9.0, "HasAns_exact": 3.0, "exact": 2.0, "total": 4, "best_f1_thresh": 0.1},
-         ["Dev best f1 (%)", "Dev HasAns exact (%)", "Dev exact (%)", "Dev total", "Dev best f1 thresh"]),
-        ({"f1": 0.5, "accuracy": 0.5}, ["Dev f1", "Dev accuracy"]),
+         ["Dev best F1 (%)", "Dev HasAns exact (%)", "Dev exact (%)", "Dev total", "Dev best F1 thresh"]),
+        ({"f1": 0.5, "accuracy": 0.5}, ["Dev F1", "Dev accuracy"]),
     ],
 )  # fmt: skip
 def test_figures_of_100_say_so(tmp_path: Path, figures: dict[str, float], titles: list[str]) -> None:
@@ -67,6 +67,48 @@ def test_a_run_of_one_step_and_one_without_held_out_figures(tmp_path: Path) -> N
     assert ("train.log_every" in text, "nothing was held out" in text) == (True, False)
 
 
+def test_a_run_that_diverged_says_nothing_else_of_why_it_ended(tmp_path: Path) -> None:
+    lost = {"loss": None, "loss/mlm": None, "loss/nsp": None, "gradient_norm": None}
+    run = run_directory(tmp_path / "run", [training_row(1), training_row(2, **lost), training_row(3, **lost)])
+    text = page_of(run, has_ended=False)
+    assert ("The run has not ended" in text, "train.log_every" in text) == (False, False)
+    assert "One value alone is finite, so that there is no curve to draw." in text
+    assert 'class="wide"' not in text, "the learning rate is not what the page is about"
+
+
+def test_a_fine_tuned_run_calls_dev_dev(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 1.0, "eval/loss": 1.0, "eval/f1_macro": 0.5} for step in (1, 2)]
+    run = run_directory(tmp_path / "run", rows, results={"dev": {"f1_macro": 0.5}})
+    write(run / "recipe.yaml", "task: {name: classification}\n")
+    write(run / "environment.json", json.dumps({"sessions": [{"num_cpus": 2}]}))
+    text = page_of(run)
+    assert re.findall("<figcaption><b>(.*?)</b>", text) == ["Loss", "Dev F1 macro"]
+    assert '<span class="key held-out">dev</span>' in text
+    assert "held-out" not in re.sub("<style>.*?</style>|<svg.*?</svg>|key held-out", "", text, flags=re.DOTALL).lower()
+    assert "<td>Number of CPUs</td><td>2</td>" in text
+
+
+def test_a_curve_that_is_smoothed_says_so(tmp_path: Path) -> None:
+    text = page_of(run_directory(tmp_path / "run", [training_row(step) for step in range(1, 101)]))
+    assert text.count('<span class="key training">training, smoothed (faint: as logged)</span>') == 5  # not of the rate
+    assert "smoothed" not in page_of(run_directory(tmp_path / "short", [training_row(step) for step in range(1, 9)]))
+
+
+@pytest.mark.parametrize(("before", "told"), [(0.1, True), (0.3, False)])
+def test_an_error_that_the_temperature_made_larger_is_told(tmp_path: Path, before: float, told: bool) -> None:
+    calibration = {"expected_calibration_error": 0.2, "error_before": before, "temperature": 0.8, "bins": []}
+    text = page_of(run_directory(tmp_path / "run", [training_row(1)], results={"calibration": calibration}))
+    assert (f"it was {before}, less than now: the number is chosen for the loss" in text) == told
+
+
+def test_what_may_be_wider_than_a_telephone_is_scrolled_by_keyboard(tmp_path: Path) -> None:
+    text = page_of(run_directory(tmp_path / "run", [training_row(step) for step in (1, 2)], results={"loss": 1.0}))
+    scrolled = re.findall('<[^>]* class="(?:wide|scroll)"[^>]*>', text)
+    assert len(scrolled) == 2
+    assert all('tabindex="0"' in each and "aria-label=" in each for each in scrolled)
+    assert text.count("<main>") == 1
+
+
 def test_a_budget_that_was_changed_is_marked(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", [training_row(step) for step in (100, 200, 300)])
     change = {"step": 200, "was": "train.steps=200", "now": "train.steps=300"}
@@ -81,6 +123,9 @@ def test_what_figures_are_of_and_that_they_were_chosen_by_is_told(tmp_path: Path
     assert '<p class="note">Dev: 1,872 examples, 3 of them truncated; accuracy 0.861 to 0.892 (95 %).</p>' in text
     assert "The model is that of step 1,200, the best of 5 evaluations on dev: its figures there are flattered" in text
     assert "arly stopping" not in text  # among the figures
+    results["early_stopping"] = {"step": 1200, "evaluations": 1}
+    text = page_of(run_directory(tmp_path / "one", [training_row(1)], results=results))
+    assert "The model is that of step" not in text, "nothing was chosen"
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -213,6 +213,13 @@ def test_what_was_expected_next() -> None:
     assert '<mark class="right" title="expected man with probability 0.50">man</mark>' in page
 
 
+def test_what_was_masked_has_its_probability_beside_it() -> None:
+    token = {"token": "[MASK]", "kind": "masked", "label": "man", "prediction": "dog", "probability": 0.5}
+    assert "<del>dog</del> <ins>man</ins> <small>50%</small></mark>" in drawn(token | {"correct": False})
+    page = drawn(token | {"correct": True, "prediction": "man", "probability": 0.93})
+    assert "man <small>93%</small></mark>" in page
+
+
 def test_what_a_discriminator_says() -> None:
     caught = {"token": "dog", "kind": "checked", "label": "replaced", "prediction": "replaced", "original": "man"}
     page = drawn(caught | {"probability": 0.75, "correct": True})

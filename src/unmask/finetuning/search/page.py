@@ -15,7 +15,7 @@ from unmask.io.paths import TRIALS
 from unmask.io.progress import figures_in_a_line, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
-from unmask.reports.run_page import REPORT
+from unmask.reports.run_page import REPORT, in_words, words
 from unmask.tasks.rows import listed
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 
@@ -40,7 +40,9 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
         command=shlex.join(sessions[-1]["command"]) if sessions else "",
         tiles=_tiles(summary),
         summary=summary,
-        metric_on_test=on_test(summary["metric"]),
+        metric=words(summary["metric"]),
+        heading_of_runs=f"{in_words(summary['metric'])} of every run on dev",
+        metric_on_test=words(on_test(summary["metric"])),
         verdict=what_was_not_learned(summary),
         **_strips(summary),
         layers=_layers_curves(summary),
@@ -57,8 +59,8 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
             (
                 row["trial"],
                 not row["error"] or (directory / TRIALS / row["trial"] / REPORT).is_file(),
-                figures_in_a_line(row["dev"]),
-                figures_in_a_line(row["test"]),
+                _in_a_line(row["dev"]),
+                _in_a_line(row["test"]),
             )
             for row in summary["trials"]
         ],
@@ -66,16 +68,20 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
     )
 
 
+def _in_a_line(figures: Mapping[str, float | None]) -> str:
+    return figures_in_a_line({words(name): value for name, value in figures.items()})
+
+
 def _tiles(summary: Summary) -> list[tuple[str, str]]:
     metric, best = summary["metric"], summary["best_on_dev"]
     over_all = best["all_runs_of_it"]
     tiles = [
         ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
-        (f"Mean {metric} ± sd of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
-        (f"Best run's {metric} on dev", human_number(best["dev"][metric])),
+        (f"Mean {words(metric)} ± sd of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
+        (f"Best run's {words(metric)} on dev", human_number(best["dev"][metric])),
     ]
     if (its := on_test(metric)) in over_all["test"]:
-        tiles.append((f"Mean {its} ± sd of its configuration on test", spread_in_words(over_all["test"][its])))
+        tiles.append((f"Mean {words(its)} ± sd of its configuration on test", spread_in_words(over_all["test"][its])))
     if ensemble := summary.get("ensemble"):
         values = [
             f"{split} {human_number(ensemble[split].get(name))}"
@@ -84,7 +90,7 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
         ]
         tiles.append(
             (
-                f"{metric if its == metric else f'{metric} and {its}'} of {len(ensemble['members'])} together",
+                f"{' and '.join(map(words, dict.fromkeys((metric, its))))} of {len(ensemble['members'])} together",
                 " · ".join(values),
             )
         )
@@ -153,7 +159,7 @@ def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:
     for split in ("dev", "test"):
         for name, spread in over_all[split].items():
             row = [
-                f"{split} {name}",
+                f"{split} {words(name)}",
                 human_number(best[split].get(name)),
                 f"{spread_in_words(spread)} ({over_all['n']})",
             ]
@@ -183,7 +189,7 @@ def _means(summary: Summary) -> tuple[list[str], list[list[str]]] | None:
         dict.fromkeys((split, name) for row in configurations for split in ("dev", "test") for name in row[split])
     )
     rows = [
-        [f"{split} {name}", *(spread_in_words(row[split].get(name)) for row in configurations)]
+        [f"{split} {words(name)}", *(spread_in_words(row[split].get(name)) for row in configurations)]
         for split, name in metrics
     ]
     return ["", *(row["name"] for row in configurations)], rows

@@ -50,6 +50,8 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
     page = (tmp_path / "out" / "report.html").read_text()
     assert "0.75 ± 0.05" in page
     assert page.count("<circle") == 6
+    assert re.search("leftmost 0[.0-9]*, rightmost 0[.0-9]*<", page)
+    assert "<h2>Accuracy of every run on dev</h2>" in page
     assert "<tr><th></th><th>lr1e-05_batch16_epochs3</th><th>lr2e-05_batch16_epochs3</th></tr>" in page
     assert "<tr><td>dev accuracy</td><td>0.75 ± 0.05</td><td>0.7 ± 0.17</td></tr>" in page
     assert not list((tmp_path / "out").glob("trials/*/checkpoints"))
@@ -61,8 +63,8 @@ def test_of_test_the_figure_with_the_models_own_threshold_is_shown(tmp_path: Pat
     summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}, task={"name": "squad2"}), run)
     assert next(iter(describe(summary))).endswith("best_f1 61 ± 0 on dev; f1 52 ± 0 on test (mean ± sd of 2 runs)")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "Mean f1 ± sd of its configuration on test" in page
-    assert "<th>mean f1 ± sd on test</th>" in page
+    assert "Mean F1 ± sd of its configuration on test" in page
+    assert "<th>mean F1 ± sd on test</th>" in page
 
 
 @pytest.mark.parametrize(
