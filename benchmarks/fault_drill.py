@@ -267,7 +267,7 @@ def two_runs(drill: Drill, number: int) -> None:
 def other_recipe(drill: Drill, number: int) -> None:
     """Each key that a resumed run cannot change, with another value."""
     from unmask.recipe.loading import load_pretrain_recipe
-    from unmask.training.run.directory import RESUMABLE_KEYS
+    from unmask.training.run.resuming import RESUMABLE_KEYS
 
     drill.interrupted()
     recipe = load_pretrain_recipe(str(drill.work / "recipe.yaml"), [f"store={drill.work / 'store'}"])

@@ -266,7 +266,7 @@ def main() -> int:
 
     from unmask import TokenStore
     from unmask.recipe.loading import load_pretrain_recipe
-    from unmask.training.run.directory import compare_inputs
+    from unmask.training.run.resuming import compare_inputs
 
     if given.run is not None:
         compare_inputs(given.run, {"store": TokenStore(given.store).fingerprint()}, {"store": given.store})

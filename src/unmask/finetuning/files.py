@@ -16,7 +16,7 @@ from unmask.tasks.base import Example
 from unmask.tasks.rows import alike
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.splits import SPLITS
-from unmask.training.run.directory import check_unchanged
+from unmask.training.run.resuming import check_unchanged
 
 logger = logging.getLogger("unmask")
 

@@ -21,7 +21,8 @@ from unmask.finetuning.files import Base, check_same_data, look_at_bases, shared
 from unmask.finetuning.fitting import epochs_advice, fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
-from unmask.finetuning.search.search import bases_of, run_trials
+from unmask.finetuning.search.grid import bases_of
+from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import accuracy_interval
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES

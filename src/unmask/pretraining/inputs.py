@@ -43,7 +43,7 @@ from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, load_weights
-from unmask.training.run.directory import check_unchanged
+from unmask.training.run.resuming import check_unchanged
 from unmask.training.settings import batch_too_small, warmup_shortfall
 
 logger = logging.getLogger("unmask")

@@ -10,7 +10,7 @@ import pytest
 from unmask.errors import CheckpointError, InputError
 from unmask.finetuning.files import check_same_data, shared_files
 from unmask.tasks.settings import DataSettings
-from unmask.training.run.directory import DATA
+from unmask.training.run.resuming import DATA
 
 
 @pytest.fixture

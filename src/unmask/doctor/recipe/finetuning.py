@@ -18,7 +18,7 @@ from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.fitting import FEW_STEPS, fit_to_models
 from unmask.finetuning.inputs import TaskInputs, open_inputs
-from unmask.finetuning.search.search import plan_trials
+from unmask.finetuning.search.grid import plan_trials
 from unmask.inference.example_sets import ExampleSet
 from unmask.io.progress import human_count, human_duration
 from unmask.io.writing import temporary_directory

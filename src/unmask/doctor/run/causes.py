@@ -33,8 +33,8 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.training.run.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
-from unmask.training.run.directory import compare_inputs
 from unmask.training.run.log import METRICS, is_of_training, read_metrics
+from unmask.training.run.resuming import compare_inputs
 
 CLEAR_NATS = 0.5
 """A difference between mean losses over many steps that is not due to chance."""

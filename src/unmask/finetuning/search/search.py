@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmask.config import build_settings, merge
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import hiding_warnings, showing_warnings
+from unmask.finetuning.search.grid import checkpoints_of, plan_trials
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
@@ -53,10 +51,11 @@ from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.training.device import choose_compute
 from unmask.training.run.best import Metric, choose_metric
-from unmask.training.run.directory import opening_run, warn_of_another_machine
+from unmask.training.run.directory import opening_run
 from unmask.training.run.environment import write_environment
 from unmask.training.run.log import logging_messages
 from unmask.training.run.model_place import CARD, check_files, drop_card, link_or_copy
+from unmask.training.run.resuming import warn_of_another_machine
 
 logger = logging.getLogger("unmask")
 
@@ -116,7 +115,7 @@ def run_trials(
             device = choose_compute(settings.device, settings.precision).describe()
             warn_of_another_machine(directory, device, changes.cuts_otherwise)
         if settings.search.ensemble and open_task(settings.task, settings.data.columns).per_token:
-            check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
+            check_tokenizers([model_directory(checkpoint) for checkpoint in checkpoints_of(settings)])
         write_environment(
             directory,
             recipe=recipe,
@@ -134,88 +133,6 @@ def run_trials(
     except KeyboardInterrupt as error:
         message = f"{directory}: stopped between two trials; the same command with --resume continues"
         raise Interrupted(message, signal.SIGINT) from error
-
-
-def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
-    """The runs of a search, in order; those of one configuration follow each other.
-
-    Raises:
-        SettingsError: there is nothing to compare them on, or `search` contradicts other settings.
-    """
-    search = settings.search
-    budget, amount = settings.train.budget
-    if settings.data.dev is None:
-        raise SettingsError("search compares runs on dev: give data.dev, or leave out search")
-    if search.epochs and budget != "epochs":
-        raise SettingsError(
-            f"search.epochs and train.{budget}={amount} both set the length of a run: leave out one of them"
-        )
-    if search.transfer_layers and settings.from_scratch:
-        raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
-    checkpoints = _checkpoints(settings)
-    names = _short_names(checkpoints)
-    numbers_of_layers: list[int | None] = [*search.transfer_layers] or [settings.transfer_layers]
-    trials = []
-    for (checkpoint, label), layers, learning_rate, batch_size, length in product(
-        zip(checkpoints, names, strict=True),
-        numbers_of_layers,
-        search.learning_rates or [settings.optimizer.learning_rate],
-        search.batch_sizes or [settings.train.batch_size],
-        search.epochs or [amount],
-    ):
-        point = f"lr{_short(learning_rate)}_batch{batch_size}_{budget}{_short(length)}"
-        given: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
-        if search.transfer_layers:
-            point += f"_layers{layers}"
-            given["transfer_layers"] = layers
-        configuration = point
-        if len(checkpoints) > 1:
-            configuration = f"{label}_{point}"
-            given["init_from"] = checkpoint
-        for seed in range(settings.seed, settings.seed + search.restarts):
-            name = f"{configuration}_seed{seed}"
-            chosen = {
-                "seed": seed,
-                "init_from": checkpoint,
-                "transfer_layers": layers,
-                "optimizer": {"learning_rate": learning_rate},
-                "train": {"batch_size": batch_size, budget: length},
-            }
-            # Only what the recipe sets: some settings are refused if they are given at all.
-            values = merge(settings.model_dump(mode="json", exclude={"search"}, exclude_unset=True), chosen)
-            single = build_settings(FinetuneRecipe, values, f"search, {name}")
-            trials.append(Trial(name, configuration, point, given | {"seed": seed}, single))
-    return trials
-
-
-def bases_of(settings: FinetuneRecipe) -> dict[str, Path]:
-    """The models whose weights the trials of a search begin from, by their keys in the recipe."""
-    if settings.from_scratch:
-        return {}
-    key = "search.checkpoints" if settings.search.checkpoints else "init_from"
-    found = [model_directory(path) for path in _checkpoints(settings)]
-    return {key + (f"[{number}]" if len(found) > 1 else ""): path for number, path in enumerate(found)}
-
-
-def _checkpoints(settings: FinetuneRecipe) -> list[str]:
-    return settings.search.checkpoints or [settings.init_from]
-
-
-def _short_names(checkpoints: Sequence[str]) -> list[str]:
-    """Short names for models, all different."""
-    names: list[str] = []
-    for number, checkpoint in enumerate(checkpoints, start=1):
-        path = Path(checkpoint)
-        last = path.parent.name if path.name == MODEL and path.parent.name else path.name
-        name = re.sub(r"[^\w.-]+", "-", last) or "checkpoint"
-        while name in names:
-            name = f"{name}-{number}"
-        names.append(name)
-    return names
-
-
-def _short(value: float) -> str:
-    return repr(int(value)) if value == int(value) else repr(value)
 
 
 def _refuse_to_leave_out(directory: Path, trials: Sequence[Trial]) -> None:

@@ -28,7 +28,7 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.training.run.directory import RESUMABLE_KEYS
+from unmask.training.run.resuming import RESUMABLE_KEYS
 
 
 class RunOne(Protocol):

@@ -11,7 +11,7 @@ import pytest
 from support.searches import new_recipe
 from unmask.config import dump_settings
 from unmask.errors import SettingsError
-from unmask.finetuning.search.search import plan_trials
+from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.trial import refuse_other_settings
 
 

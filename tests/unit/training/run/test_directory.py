@@ -21,7 +21,8 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import environment
-from unmask.training.run.directory import Changes, beginning_run, opening_run
+from unmask.training.run.directory import beginning_run, opening_run
+from unmask.training.run.resuming import Changes
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 

@@ -18,8 +18,9 @@ from unmask.io.paths import CHECKPOINTS, RECIPE
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import STATE
-from unmask.training.run.directory import Changes, beginning_run, opening_run
+from unmask.training.run.directory import beginning_run, opening_run
 from unmask.training.run.log import METRICS
+from unmask.training.run.resuming import Changes
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 
