@@ -130,7 +130,8 @@ def whole(folder: Path) -> dict[str, bytes]:
     """The results of one trial after another, in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("unmask.finetuning.run.write_report", lambda *_, **__: None)
+        for module in ("run", "search.search"):
+            patch.setattr(f"unmask.finetuning.{module}.write_report", lambda *_, **__: None)
         finetune("recipe.yaml", out="whole")
     return results_of(folder / "whole")
 
