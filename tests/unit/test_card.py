@@ -120,6 +120,12 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
     assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
 
 
+def test_the_only_evaluation_is_not_the_best_of_several(run: Path) -> None:
+    results = json.loads((run / "results.json").read_text("utf-8"))
+    (run / "results.json").write_text(json.dumps(results | {"early_stopping": {"step": 30, "evaluations": 1}}))
+    assert "The model is that of step" not in write_card(run, STATED).read_text("utf-8")
+
+
 def test_an_exported_model_states_its_own_scores(run: Path) -> None:
     measured = {"accuracy": 0.75, "f1": 0.7, "confusion": {}}
     card = ModelCard(card_of(run / "model", STATED, Exported("ONNX, int8.", "check|a.tsv", measured)))

@@ -20,7 +20,7 @@ from unmask.corpus.pipeline import read_documents
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.reports.tokenizer_page import write_page
 from unmask.tokenization.comparison.report import CutWord, TokenizerFigures, TokenizersReport, report_tokenizers
-from unmask.tokenization.comparison.tables import WIDTH, format_report, readable, share
+from unmask.tokenization.comparison.tables import WIDTH, WORDS, format_report, readable, share
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -264,6 +264,8 @@ def test_the_page_escapes(tmp_path: Path, by_hand: Path) -> None:
     assert "<b>&<" not in html
     assert "http" not in html  # nothing is fetched
     assert html.count('class="bar"') == 2 + 4 * 2
+    head = "<thead><tr><th>word</th><th>pieces</th><th>times</th></tr></thead>"
+    assert html.count(head) == html.count('<div class="words">') * len(WORDS) > 0
 
 
 def test_json(tmp_path: Path, by_hand: Path) -> None:
