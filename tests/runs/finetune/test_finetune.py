@@ -232,7 +232,7 @@ def test_figures_on_test_have_what_to_compare_them_with(words: list[str], tmp_pa
     assert floors["test.f1"]["always good"] == pytest.approx(always_good)
     assert floors["test.accuracy"] == {"most frequent label of train": 0.25}
     assert floors["dev.accuracy"] == floors["eval/accuracy"] == {"most frequent label of train": 0.5}
-    assert "<bdi>most frequent label of train</bdi> 0.25" in (run / "report.html").read_text()
+    assert "<bdi>most frequent label of train</bdi>: 0.25" in (run / "report.html").read_text()
     assert re.search(r"\| test \| accuracy \| \S+ \| most frequent label of train 0.25 \|", write_card(run).read_text())
 
 
