@@ -30,6 +30,9 @@ def test_weights_by_hand() -> None:
     # 900 x 1 and 100 x 3: shares of 3/4 and 1/4; twice as much text in all.
     times = times_taken(mixture(1, size=2, en=1, ko=3), {"en": 900, "ko": 100})
     assert times == pytest.approx({"en": 1500 / 900, "ko": 5})
+    # With square roots 30 x 1 and 10 x 4: the exponent is none of the weights'.
+    times = times_taken(mixture(0.5, en=1, ko=4), {"en": 900, "ko": 100})
+    assert times == pytest.approx({"en": 3000 / 7 / 900, "ko": 4000 / 7 / 100})
 
 
 @given(

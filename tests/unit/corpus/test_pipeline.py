@@ -172,6 +172,14 @@ def test_paths_may_be_computed_one_by_one(tmp_path: Path) -> None:
     assert corpus.files == files
 
 
+def test_corpora_of_a_mixture_have_its_seed_and_sizes_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "A dog.")
+    write(tmp_path / "b.txt", "A cat runs.")
+    mixture = write(tmp_path / "all.yaml", "seed: 7\ncorpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}")
+    found = find_corpora(mixture, ReadingSettings(), CleaningSettings())
+    assert [(corpus.seed, corpus.size) for corpus in found] == [(7, 6), (7, 11)]
+
+
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text, page = write(tmp_path / "a.txt", "A man.\n"), write(tmp_path / "sub" / "page.html")
     write(tmp_path / ".hidden.html")

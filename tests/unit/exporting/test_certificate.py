@@ -95,6 +95,15 @@ def test_hidden_states_are_compared_by_their_angle(tmp_path: Path, texts: Any) -
     assert (told["examples"], told["metric"]) == (40, "cosine")
 
 
+def test_the_largest_difference_is_that_of_all_batches(
+    tmp_path: Path, texts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.exporting.certificate._BATCH_TOKENS", 64)
+    by = iter([1.0])
+    told, _ = told_of(save_bert(tmp_path / "model", TEXTS), texts, last_hidden_state=lambda it: it + next(by, 0.0))
+    assert told["largest_difference"] == {HIDDEN: pytest.approx(1)}
+
+
 def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     directory = save_bert(tmp_path / "model", TEXTS)
     (tmp_path / "empty.jsonl").write_text('{"text": ""}\n')
@@ -105,19 +114,24 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
 def test_a_larger_error_is_worse_where_lower_is_better(tmp_path: Path) -> None:
     base = save_bert(tmp_path / "base", TEXTS)
     model = load_predictor(save_task_model(tmp_path / "task", base, name="regression", max_length=32), device="cpu")
-    data = write_rows(tmp_path / "check.jsonl", *({"text": TEXTS[0], "label": label} for label in (1.0, 2.0)))
+    rows = [{"text": TEXTS[0], "label": label} for label in (1.0, 2.0)]
+    files = [as_files(write_rows(tmp_path / f"{len(some)}.jsonl", *some)) for some in (rows, rows[:1])]
     by_error: Any = replace(model.task, data_set=replace(model.task.data_set, primary_metric="mse"))  # type: ignore[attr-defined]
 
-    def always(value: float) -> Any:
+    def of_two(value: float) -> Any:
+        """It says this of two examples, and 1.5 of a lone one."""
+
         def outputs(batch: Any) -> Any:
-            return torch.full((batch.num_sequences, 1), value)
+            return torch.full((batch.num_sequences, 1), value if batch.num_sequences == 2 else 1.5)
 
         module: Any = SimpleNamespace(outputs=outputs, encoder=model.module.encoder)
         return replace(model, task=by_error, module=module)
 
-    told = compare(always(1.5), always(2.5), read_examples(model, as_files(data)))
-    assert [each["mse"] for each in told["metrics"].values()] == [0.25, 1.25]
-    assert (told["metric"], told["loss"]) == ("mse", 1.0)
+    sets = [its for each in files for its in read_examples(model, each)]
+    told = compare(of_two(1.5), of_two(2.5), sets)
+    assert [each["mse"] for each in told["metrics"].values()] == [0.25, pytest.approx((2.25 + 0.25 + 0.25) / 3)]
+    assert (told["metric"], told["loss"]) == ("mse", pytest.approx(2 / 3))
+    assert told["largest_difference"] == {"logits": 1.0}  # of the first set
 
 
 def test_a_question_that_is_no_longer_answered_is_worse(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_a_recipe_of_the_user_is_as_she_wrote_it(tmp_path: Path) -> None:
     assert fit_to_models(settings, str(recipe), ())[0] == settings
 
 
-def test_of_several_models_the_widest_decides(tmp_path: Path) -> None:
-    models = [str(model_of(tmp_path / str(width), width)) for width in (64, 512)]
+def test_of_several_models_the_widest_decides_and_for_the_length_the_one_trained_on_least(tmp_path: Path) -> None:
+    models = [str(model_of(tmp_path / str(width), width, trained)) for width, trained in ((64, 100), (512, 64))]
     words = [f"search.checkpoints=[{','.join(models)}]", "data.train=a.csv", "data.dev=b.csv"]
     settings, sources = fit_to_models(load_finetune_recipe("finetune/sst2", words), "finetune/sst2", words)
-    assert settings.optimizer.learning_rate == 1e-4
+    assert (settings.optimizer.learning_rate, settings.task.max_length) == (1e-4, 64)
     assert [source.settings.hidden_size for source in sources] == [64, 512]

@@ -12,16 +12,28 @@ import torch
 
 from support.files import write_rows
 from support.model_files import edit_config
+from support.questions import qa_task
 from support.tasks import new_task
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.ensemble import check_tokenizers, keep_chosen, read_chosen, read_members, write_ensemble
+from unmask.inference.ensemble import (
+    check_tokenizers,
+    keep_chosen,
+    read_chosen,
+    read_members,
+    task_of_all,
+    write_ensemble,
+)
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.hub.directory import load_encoder
 from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+
+MUST_AGREE = ["truncation", "doc_stride", "max_question_length", "document_context", "unanswerable"]
+MUST_AGREE += ["max_answer_length", "encoder_top", "two_orders", "long_text", "units"]
+
 
 # Directories
 
@@ -77,15 +89,10 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
         ({"id2label": {"0": "yes", "1": "no"}}, "labels is yes, no in the one and no, yes in the other"),
         ({"unmask_task": {"name": "rte", "max_length": 64}}, r"task\.name is rte in the one and mrpc in the other"),
         ({"unmask_task": {"name": "mrpc", "max_length": 32}}, r"task\.max_length is 32"),
-        (
-            {"unmask_task": {"name": "mrpc", "max_length": 64, "unanswerable": True}},
-            r"task\.unanswerable is True in the one and None in the other",
+        *(
+            ({"unmask_task": {"name": "mrpc", "max_length": 64, name: 8}}, rf"task\.{name} is 8 in the one and None in")
+            for name in MUST_AGREE
         ),
-        (
-            {"unmask_task": {"name": "mrpc", "max_length": 64, "max_answer_length": 8}},
-            r"task\.max_answer_length is 8 in the one",
-        ),
-        ({"unmask_task": {"name": "mrpc", "max_length": 64, "long_text": "windows"}}, r"task\.long_text is windows"),
         ({"unmask_task": "mrpc"}, r"task\.name is None in the one"),
         ({"problem_type": "regression"}, "problem_type is regression in the one and None"),
     ],
@@ -135,8 +142,10 @@ def test_taggers_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Pat
 def test_members_are_two_or_more_and_each_another_one(tmp_path: Path, members: list[Path]) -> None:
     with pytest.raises(SettingsError, match="expected two or more"):
         write_ensemble(members[:1], tmp_path / "all")
-    with pytest.raises(SettingsError, match=r"run0/model is given twice"):
-        write_ensemble([members[0], members[1], members[0] / "model"], tmp_path / "all")
+    (tmp_path / "link").symlink_to(members[0])
+    for again in (members[0] / "model", tmp_path / "link"):
+        with pytest.raises(SettingsError, match=r"(run0|link)/model is given twice"):
+            write_ensemble([members[0], members[1], again], tmp_path / "all")
 
 
 def test_nothing_is_overwritten_that_is_no_ensemble(tmp_path: Path, members: list[Path]) -> None:
@@ -193,6 +202,11 @@ def test_members_of_two_tokenizers_choose_labels_by_their_mean_thresholds(tmp_pa
     assert task.settings.thresholds == {"x": pytest.approx(0.5), "y": pytest.approx(0.5)}
     keep_chosen(together, {"thresholds": {"x": 0.2, "y": 0.3}})  # those of all come first
     assert load_predictor(together).task.settings.thresholds == {"x": 0.2, "y": 0.3}
+
+
+def test_thresholds_of_no_answer_add_up() -> None:
+    tasks = [qa_task(unanswerable=True, null_threshold=each) for each in (-0.5, -1.5)]
+    assert task_of_all(tasks, {}).settings.null_threshold == -2.0
 
 
 def _figures(answer: dict[str, Any]) -> list[float]:

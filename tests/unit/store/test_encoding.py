@@ -12,15 +12,15 @@ from support.trained import trained
 from unmask.batch import pack
 from unmask.corpus.documents import Document
 from unmask.objectives.masks.masking import find_words
-from unmask.store.encoding import Encoder, cut_chunks
+from unmask.store.encoding import Encoder, cut_chunks, held_out_hash
 from unmask.store.shard_writer import EncodedChunk
 from unmask.tokenization.tokenizer import TextTokenizer
 
 TEXT = "The dog ran home. So did the cat! Did it? It did. 한강은 서울에 있다. 그렇다.\nA new line begins here."
 
 
-def tokenizer_of(kind: str) -> TextTokenizer:
-    return trained([TEXT] * 3, kind=kind, vocab_size=340, unused_slots=0)
+def tokenizer_of(kind: str, **more: str) -> TextTokenizer:
+    return trained([TEXT] * 3, kind=kind, vocab_size=340, unused_slots=0, **more)
 
 
 BYTE_LEVEL = tokenizer_of("byte_bpe")
@@ -43,6 +43,17 @@ def sentences(*texts: str) -> list[str]:
 
 def test_in_byte_level_text_a_sentence_brings_the_space_before_it() -> None:
     assert sentences("A dog. So what?\n\nIt ran.") == ["A dog.", " So what?", " It ran."]
+
+
+def test_segmented_sentences_bring_the_space_before_them_too() -> None:
+    tokenizer = tokenizer_of("byte_bpe", segmenter="kiwi")
+    _, second = parts(encode(tokenizer, "한강은 서울에 있다. 그렇다."))
+    assert tokenizer.backend.decode(second).startswith(" ")
+
+
+def test_a_document_without_a_token_is_left_out_with_its_hash() -> None:
+    encoded = encode(tokenizer_of("wordpiece"), "\ufffd", "The dog.")
+    assert (encoded.text_hashes.tolist(), encoded.documents_without_tokens) == ([held_out_hash("The dog.")], 1)
 
 
 def test_documents_begin_with_no_space() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.tasks.splits import split_of_groups
+from unmask.tasks.splits import Unsplittable, split_of_groups, warn_of_splits
 
 
 def test_the_rule_by_hand() -> None:
@@ -33,6 +34,12 @@ def test_neither_order_nor_repetition_matters(keys: list[str], random: object) -
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert split_of_groups(shuffled) == split_of_groups(keys)
     assert set(split_of_groups(keys).values()) == {"train", "dev", "test"}
+
+
+def test_a_part_that_is_far_too_large_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    parts = [Unsplittable(str(number), "") for number in range(20)]
+    warn_of_splits(Path("a.csv"), parts, [*["train"] * 12, *["dev"] * 6, *["test"] * 2], ())  # type: ignore[list-item]
+    assert "dev has 6 (30.0%)" in caplog.text
 
 
 def test_two_groups_are_too_few() -> None:

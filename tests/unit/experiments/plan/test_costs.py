@@ -107,26 +107,28 @@ def test_a_run() -> None:
 
 
 def test_a_divided_run() -> None:
-    """Of eight devices each holds an eighth of 10 GiB, and the embeddings with their gradient. In four micro-batches it
-    gathers 4 GB of weights twice and sends as many gradients once: 1.5 times what one sum takes, each time."""
-    whole = replace(WORKLOAD, matrices=())
+    """Of eight devices each holds an eighth of 10 GiB, and the embeddings with their gradient. In three micro-batches
+    (of 56, 56 and 16 sequences) it gathers 4 GB of weights twice and sends as many gradients once: 1.5 times what one
+    sum takes, each time."""
+    whole = replace(WORKLOAD, matrices=(), phases=(replace(PHASE, micro_batch_size=56),))
     divided = replace(whole, train=WORKLOAD.train.model_copy(update={"shard": True}))
     before, after = (run_cost(each, 8, SPEEDS, memory=80e9, watts=None) for each in (whole, divided))
-    assert after.memory_bytes == 10 * GIB / 8 + 8 * 250_000_000 + 16 * GIB
-    assert after.sent_bytes == pytest.approx(4 * 1.5 * before.sent_bytes)
-    assert after.step.reducing == pytest.approx(4 * 1.5 * before.step.reducing)
+    assert after.memory_bytes == 10 * GIB / 8 + 8 * 250_000_000 + 28 * GIB
+    assert after.sent_bytes == pytest.approx(3 * 1.5 * before.sent_bytes)
+    assert after.step.reducing == pytest.approx(3 * 1.5 * before.step.reducing)
     assert after.step.updating == pytest.approx(before.step.updating / 8)
     assert run_cost(divided, 1, SPEEDS, 80e9, None) == run_cost(whole, 1, SPEEDS, 80e9, None)
 
 
 def test_phases_share_the_budget() -> None:
-    """Of 1,000 steps the last tenth takes twice as long."""
-    phases = (replace(PHASE, share=0.9), replace(PHASE, share=0.1, length=200.0))
+    """Of 1,000 steps the last tenth takes twice as long. It has the peak; the fewest tokens are those of the first."""
+    phases = (replace(PHASE, share=0.9), replace(PHASE, share=0.1, length=200.0, micro_batch_size=64))
     cost = run_cost(replace(WORKLOAD, phases=phases), 1, SPEEDS, 80e9, None)
     assert cost.seconds == pytest.approx(900 * 6.182 + 100 * (2 * 6.144 + 0.038))
     assert cost.tokens == pytest.approx(900 * 102_400 + 100 * 204_800)
     assert cost.step.total == pytest.approx(cost.seconds / 1000)
     assert cost.efficiency == pytest.approx(1)
+    assert (cost.sequences_at_once, cost.tokens_at_once) == (64, 3200)
 
 
 def test_budgets() -> None:

@@ -13,12 +13,12 @@ import pytest
 from support.searches import Pretended, new_recipe, of_accuracy, read_json, run_search
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import SettingsError
-from unmask.finetuning.search.summary import TrialOutcome, describe, summarise
+from unmask.finetuning.search.summary import TrialOutcome, describe, runs_of_best_point, summarise
 from unmask.io.paths import RECIPE
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.training.run.best import Metric
 
-ACCURACY = Metric("accuracy")
+ACCURACY, MSE = Metric("accuracy"), Metric("mse", lower_is_better=True)
 
 
 def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> None:
@@ -162,6 +162,21 @@ def test_a_figure_that_not_all_runs_have_has_no_mean() -> None:
     outcomes = [TrialOutcome(f"a_seed{n}", "a", "a", {"seed": n}, dev=dev, test={}) for n, dev in enumerate(figures)]
     for order in (outcomes, outcomes[::-1]):
         assert summarise(order, ACCURACY, 2)["combinations"][0]["dev"].keys() == {"accuracy"}
+
+
+def of_mse(configuration: str, point: str, value: float, **more: Any) -> TrialOutcome:
+    return TrialOutcome(f"{configuration}_seed0", configuration, point, {}, {"mse": value}, {}, **more)
+
+
+def test_the_best_point_is_that_of_the_lowest_mean_error() -> None:
+    bad, good = of_mse("b", "high", 0.9), of_mse("a", "low", 0.1)
+    assert runs_of_best_point([bad, good], MSE) == [good]
+
+
+def test_runs_of_another_checkpoint_and_those_that_failed_are_no_restarts() -> None:
+    failed = of_mse("a_lr1", "lr1", 0.1, error="it diverged")
+    summary = summarise([of_mse("a_lr1", "lr1", 0.1), of_mse("b_lr1", "lr1", 0.9), failed], MSE, 5)
+    assert (summary["best_on_dev"]["all_runs_of_it"]["n"], summary["num_failed"]) == (1, 1)
 
 
 def test_one_run_has_no_spread() -> None:

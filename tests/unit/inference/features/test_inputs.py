@@ -81,6 +81,12 @@ def test_a_long_pair_is_cut_the_longer_text_first(tokenizer: TextTokenizer) -> N
     assert counts.notes == {"longer than 16 tokens and cut": 1}
 
 
+def test_windows_begin_half_of_one_apart(tokenizer: TextTokenizer) -> None:
+    inputs = [read(text="a man " * 6)]
+    _, rows = RowMaker(tokenizer, 8, 2).rows(inputs, tokenize(inputs, tokenizer), ExampleCounts())
+    assert rows.lengths.tolist() == [8, 8, 8]  # tokens 0 to 6, 3 to 9 and 6 to 12
+
+
 def test_what_an_index_tells(tokenizer: TextTokenizer) -> None:
     given = read(tokens=["Outside", "", "men."])
     (its,) = tokenize([given], tokenizer)

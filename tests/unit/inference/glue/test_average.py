@@ -77,7 +77,7 @@ def all_runs(number: int, mean: float) -> dict[str, Any]:
 
 def test_beside_the_best_run_of_a_search_is_the_mean_over_restarts(tmp_path: Path) -> None:
     runs = write_runs(tmp_path)
-    best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}, "all_runs_of_it": all_runs(3, 0.515)}
+    best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}, "all_runs_of_it": all_runs(2, 0.515)}
     summary = {"best_on_dev": best, "num_finished": 6, "chosen_on_dev": ["step"]}
     (runs[0] / "summary.json").write_text(json.dumps(summary), "utf-8")
     early = {"dev": FIGURES["sst2"], "early_stopping": {"step": 4, "evaluations": 3}}

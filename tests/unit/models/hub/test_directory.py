@@ -18,6 +18,7 @@ from support.tensors import assert_equal
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
+from unmask.models.hub.config import labels_of
 from unmask.models.hub.directory import TunedHead, load_encoder, load_model, save_model, weights_of
 from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.uses import FINE_TUNED, MASKED
@@ -252,6 +253,11 @@ def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
     edit_config(tmp_path / "model", num_labels=3)
     with pytest.raises(ModelError, match=r"classifier.weight has the shape \(2, 12\), expected \(3, 12\)"):
         load_model(tmp_path / "model", FINE_TUNED)
+
+
+def test_labels_are_in_the_order_of_their_numbers() -> None:
+    named = {str(number): f"topic {number}" for number in range(12)}
+    assert labels_of(Path("config.json"), {"id2label": named}) == tuple(named.values())
 
 
 def test_a_directory_without_the_wanted_head_is_refused(classifier: Path) -> None:

@@ -1,10 +1,13 @@
-"""What reading makes of a request."""
+"""What reading makes of a request, and what is computed of several."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.serving.engine.uses import MaskUse
+import numpy as np
+
+from unmask.serving.engine.asks import Reading
+from unmask.serving.engine.uses import MaskUse, VectorUse
 
 
 def test_an_answer_for_a_mask_counts_as_a_token(tiny_model: Path) -> None:
@@ -14,3 +17,25 @@ def test_an_answer_for_a_mask_counts_as_a_token(tiny_model: Path) -> None:
     short, long = use.read([text], 5), use.read([text] * 2, 1000)
     assert short.tokens == len(short.payload[0].ids)
     assert long.tokens == 2000
+
+
+def test_a_word_that_is_no_token_is_answered_for_each_mask(tiny_model: Path) -> None:
+    use = MaskUse(tiny_model, "fp32")
+    work = use.read([f"a {use.mask_token} is {use.mask_token}"], 5, ["nosuchword"])
+    [[found]] = use.compute(work.options, [work.payload])
+    assert [each["mask"] for each in found if each["token_str"] == "nosuchword"] == [0, 1]
+
+
+def test_what_is_left_out_of_a_pair_is_that_of_both_texts(tiny_model: Path) -> None:
+    use, long = VectorUse(tiny_model, "fp32"), "a man " * 400
+    [only] = use.read([long], Reading(pool="cls")).left_out
+    assert only > 0
+    pairs = use.read_pairs([("a", long), (long, "a"), (long, long)], Reading(pool="cls"))
+    assert pairs.left_out == [only, only, 2 * only]
+
+
+def test_requests_computed_together_have_the_vectors_that_they_have_alone(tiny_model: Path) -> None:
+    use, reading = VectorUse(tiny_model, "fp32"), Reading()
+    payloads = [use.read(texts, reading).payload for texts in (["a man", "a dog"], ["two women"], ["a"])]
+    for payload, found in zip(payloads, use.compute(reading, payloads), strict=True):
+        np.testing.assert_allclose(found, use.compute(reading, [payload])[0], atol=1e-5)

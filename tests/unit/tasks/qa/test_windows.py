@@ -134,6 +134,12 @@ def test_answers_in_windows() -> None:
     assert (counts.examples, counts.empty, counts.notes) == (2, 0, {})
 
 
+def test_tokens_that_only_touch_an_answer_are_none_of_it() -> None:
+    # [CLS] who ? [SEP] one ? two ? three [SEP]
+    encoded, _ = encode([example("one ?two? three", "two")], sizes(32, 8, 64))
+    assert targets(encoded) == [(6, 6)]
+
+
 def test_an_answer_that_no_window_holds_whole_is_in_none() -> None:
     encoded, _ = encode([example(WORDS, "two three four five six")], sizes(9, 2, 64))
     assert targets(encoded) == [(0, 0)] * 4
@@ -164,7 +170,7 @@ def test_no_answer_is_the_last_token_where_that_stands_for_the_whole() -> None:
 def test_long_questions_are_cut_and_told() -> None:
     encoded, counts = encode([example("one", "one", question=WORDS)], sizes(32, 8, 4))
     assert encoded.lengths.tolist() == [3 + 4 + 1]
-    assert counts.notes == {LONG_QUESTIONS: 1}
+    assert (counts.notes, counts.num_cut) == ({LONG_QUESTIONS: 1}, 10 - 4)
 
 
 def test_a_question_needs_room_for_its_passage() -> None:

@@ -33,12 +33,14 @@ def sentence(words: str, tags: str | None = None, task: Tagging = TASK) -> Taggi
     return replace(example, tags=None if tags is None else tuple(tags.split()))
 
 
-def logits_for(encoded: EncodedExamples, task: Tagging, said: Sequence[str]) -> torch.Tensor:
-    """Outputs that say these tags at the answering tokens, one after another, each with probability .9."""
+def logits_for(
+    encoded: EncodedExamples, task: Tagging, said: Sequence[str], sure: Sequence[float] = ()
+) -> torch.Tensor:
+    """Outputs that say these tags at the answering tokens, one after another, with these probabilities or each .9."""
     outputs = torch.zeros(len(encoded.input_ids), len(task.labels))
     answering = np.flatnonzero(encoded.alignment["num_units"])
-    odds = 9 * (len(task.labels) - 1)  # to each other label 1
-    for token, tag in zip(answering, said, strict=True):
+    for token, tag, probability in zip(answering, said, sure or [0.9] * len(said), strict=True):
+        odds = probability / (1 - probability) * (len(task.labels) - 1)  # to each other label 1
         outputs[token, task.labels.index(tag)] = float(np.log(odds))
     return outputs
 
@@ -82,11 +84,11 @@ def test_words_without_token_are_in_the_entity_around_them_or_o(tokenizer: TextT
         assert decoded["tags"] == tags.split()
     (decoded,) = TASK.decode([example], encoded, logits_for(encoded, TASK, ["B-X", "I-X", "O"]))
     assert [one["text"] for one in decoded["entities"]] == ["Ada \u200b \u200d Lovelace"]
-    example = sentence("\u200b a \u200b", task=POS)
+    example = sentence("\u200b a \u200b man", task=POS)
     encoded = POS.encode([example], tokenizer, ExampleCounts())
-    assert POS.decode([example], encoded, logits_for(encoded, POS, ["VERB"]))[0] == {
-        "tokens": ["\u200b", "a", "\u200b"],
-        "tags": ["VERB", "VERB", "VERB"],
+    assert POS.decode([example], encoded, logits_for(encoded, POS, ["VERB", "NOUN"]))[0] == {
+        "tokens": ["\u200b", "a", "\u200b", "man"],
+        "tags": ["VERB", "VERB", "VERB", "NOUN"],
         "entities": [],
     }
     nothing = sentence("\u200b", task=POS)
@@ -99,10 +101,11 @@ def test_tokens_spread_their_tag_over_their_characters(tokenizer: TextTokenizer)
     assert (man, unknown) == ("man", "[UNK]")
     example = KLUE.read(Row({"text": "man 가나 man"}, "x:1"))
     encoded = KLUE.encode([example], tokenizer, ExampleCounts())
-    (decoded,) = KLUE.decode([example], encoded, logits_for(encoded, KLUE, ["B-PS", "I-PS", "O"]))
+    outputs = logits_for(encoded, KLUE, ["B-PS", "I-PS", "O"], [0.9, 0.6, 0.9])
+    (decoded,) = KLUE.decode([example], encoded, outputs)
     assert decoded["tags"] == ["B-PS", *["I-PS"] * 5, *["O"] * 4]
-    near = pytest.approx(0.9, abs=1e-6)
-    assert decoded["entities"] == [{"label": "PS", "start": 0, "end": 6, "text": "man 가나", "score": near}]
+    mean = pytest.approx((3 * 0.9 + 2 * 0.6) / 5, abs=1e-6)
+    assert decoded["entities"] == [{"label": "PS", "start": 0, "end": 6, "text": "man 가나", "score": mean}]
 
 
 words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "가나다", "X.", "a\u00a0b"]), max_size=40)

@@ -48,6 +48,12 @@ def test_a_certainty_of_one_and_no_decision() -> None:
     assert sure.error == 0.5
 
 
+def test_too_sure_and_not_sure_enough_do_not_make_up_for_each_other() -> None:
+    both = Reliability()
+    both.add([(0.9, False), (0.1, True)])
+    assert both.error == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("scale", [0.3, 1.0, 6.0])
 def test_the_temperature_is_the_one_that_a_minimiser_finds(scale: float) -> None:
     generator = np.random.default_rng(1)

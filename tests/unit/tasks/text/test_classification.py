@@ -25,7 +25,7 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text import classification, regression
-from unmask.tasks.text.classification import Classification, open_task
+from unmask.tasks.text.classification import Classification, open_task, warn_of_contradictions
 from unmask.tasks.text.data_sets import DATA_SETS
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import sorted_labels
@@ -192,6 +192,11 @@ def test_examples_of_one_label_are_refused_and_absent_labels_told(caplog: pytest
     with caplog.at_level(logging.WARNING):
         task.check(of_labels(0, 1), Path("train.tsv"))
     assert caplog.messages == ["train.tsv: no example with the label c"]
+
+
+def test_pairs_that_share_one_text_do_not_contradict_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_contradictions([example("a", "b", "no"), example("a", "c", "yes")], Path("train.tsv"))
+    assert not caplog.messages
 
 
 def test_many_labels_for_an_example_are_refused_for_data_sets_that_have_one() -> None:

@@ -79,6 +79,10 @@ def test_of_a_single_evaluation_nothing_is_chosen(tmp_path: Path) -> None:
     assert run(tmp_path, FIGURES, patience=3, steps=2)[1].early_stopping == {}
 
 
+def test_the_last_of_several_evaluations_is_chosen_too(tmp_path: Path) -> None:
+    assert run(tmp_path, FIGURES, patience=3, steps=4)[1].early_stopping == {"step": 4, "evaluations": 2}
+
+
 def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES)
     assert (int(module.seen), last) == (20, (20, {"loss": 1.0, "accuracy": 0.2}, {}))

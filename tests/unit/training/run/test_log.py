@@ -321,6 +321,16 @@ def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.Mon
             logger.info("a line")
 
 
+def test_a_row_that_the_system_takes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class InParts(io.FileIO):
+        def write(self, piece: bytes) -> int:  # type: ignore[override]
+            return super().write(piece[:3])
+
+    monkeypatch.setattr("unmask.training.run.log._open_to_append", lambda path: InParts(path, "a"))
+    write_steps(tmp_path, range(1, 3))
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 @pytest.mark.parametrize("name", ["metrics.jsonl", "log.txt"])
 def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
