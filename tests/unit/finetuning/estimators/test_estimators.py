@@ -68,6 +68,16 @@ def test_what_a_program_has_set_for_torch_changes_nothing(tiny_model: Path, fitt
     assert vectors.dtype == np.float32
 
 
+def test_parameters_are_the_recipes(tiny_model: Path) -> None:
+    sizes = {"epochs": 2.0, "batch_size": 5, "max_length": 20, "seed": 3, "from_scratch": True}
+    rates = {"warmup_ratio": 0.3, "weight_decay": 0.2, "layer_decay": 0.7, "classifier_dropout": 0.4}
+    task = {"name": "classification", "labels": ["dog", "man"]}
+    found = classifier(tiny_model, **sizes, **rates)._settings(["text"], task).model_dump()
+    for part in ("task", "optimizer", "schedule", "train"):
+        found |= found[part]
+    assert {name: found[name] for name in sizes | rates} == sizes | rates
+
+
 class Missing:
     """pandas.NA, as far as it matters here."""
 
@@ -238,6 +248,11 @@ def test_frozen_layers_stay_as_they_are(tiny_model: Path) -> None:
     assert changed == {"blocks.1", "pooler.d"}
 
 
+def test_predictions_are_in_fp32_whatever_training_is_in(tiny_model: Path) -> None:
+    learned = classifier(tiny_model, epochs=1, precision="bf16").fit(TEXTS, LABELS)
+    assert learned.predictor_.compute.dtype == torch.float32
+
+
 def test_an_encoder_gives_the_embeddings(tiny_model: Path) -> None:
     encoder = TextEncoder(tiny_model, pool="max")
     vectors = encoder.fit_transform(np.array(TEXTS))
@@ -250,6 +265,7 @@ def test_an_encoder_gives_the_embeddings(tiny_model: Path) -> None:
         for use in (TextEncoder.transform, TextEncoder.get_feature_names_out):
             with pytest.raises(SettingsError, match=f"^{message}: {unmixed}"):
                 use(TextEncoder(tiny_model, layers=layers), TEXTS)
+    assert not np.allclose(TextEncoder(tiny_model, pool="max", max_length=5).transform(TEXTS), vectors)  # in windows
     lengths = np.linalg.norm(TextEncoder(tiny_model, normalise=True).transform(TEXTS), axis=1)
     assert np.allclose(lengths, 1, atol=1e-6)  # fp32
 

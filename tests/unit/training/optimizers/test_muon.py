@@ -214,10 +214,11 @@ def test_what_it_has_loaded_it_steps_on_with() -> None:
 
 def test_a_captured_step_is_that_of_scaled_gradients_and_other_rates() -> None:
     ours, theirs = new_module(), new_module()
-    one, other = build_optimizer(ours, SETTINGS), build_optimizer(theirs, SETTINGS)
-    rates = [torch.tensor(0.02), torch.tensor(0.03), torch.tensor(0.05)]
-    one.on_device = OnDevice(torch.zeros(()), torch.tensor(4.0), rates)
-    for group, rate in zip(other.param_groups, (0.02, 0.03, 0.05), strict=True):
+    by_layer = SETTINGS.model_copy(update={"layer_decay": 0.8})
+    one, other = build_optimizer(ours, by_layer), build_optimizer(theirs, by_layer)
+    rates = [0.01 * (2 + number) for number in range(len(one.param_groups))]
+    one.on_device = OnDevice(torch.zeros(()), torch.tensor(4.0), [torch.tensor(rate) for rate in rates])
+    for group, rate in zip(other.param_groups, rates, strict=True):
         group["lr"] = rate
     for seed in range(4):
         give_gradients(ours.parameters(), seed)

@@ -15,7 +15,13 @@ from support.tensors import assert_equal, give_gradients
 from unmask.errors import SettingsError
 from unmask.models.heads.layer_mixture import LayerMixture
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.optimizer import build_optimizer, clip_gradients, depth, parameter_groups
+from unmask.training.optimizers.optimizer import (
+    build_optimizer,
+    clip_gradients,
+    clipping_divisor,
+    depth,
+    parameter_groups,
+)
 from unmask.training.settings import OPTIMIZERS, OptimizerSettings
 
 
@@ -209,6 +215,9 @@ def test_clipping_is_torchs(max_norm: float | None) -> None:
     expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), math.inf if max_norm is None else max_norm)
     assert torch.equal(norm, expected)
     assert_equal(*([parameter.grad for parameter in module.parameters()] for module in (ours, theirs)))
+    divisor = clipping_divisor(norm, max_norm)
+    given, clipped = (next(module.parameters()).grad for module in (with_gradients(), theirs))
+    torch.testing.assert_close(given if divisor is None else given / divisor, clipped)
 
 
 def test_both_directions_of_an_elmo_are_as_deep() -> None:
