@@ -113,7 +113,7 @@ INKS = {
 
 def draw(panel: Panel, width: int, height: int) -> Markup:
     """A panel as an SVG element without any text but numbers; sizes in CSS pixels."""
-    with new_figure(panel.title, width, height) as (figure, axes, ink):
+    with new_figure(f"{panel.title} {width}", width, height) as (figure, axes, ink):
         _draw_series(axes, panel, ink)
         for value in panel.floors.values():
             axes.axhline(value, color=ink["floor"], linewidth=1.3, linestyle=(0, (5, 4)))
@@ -123,6 +123,12 @@ def draw(panel: Panel, width: int, height: int) -> Markup:
         _number(axes.xaxis, max(3, width // 110), integer=True)
         _number(axes.yaxis, max(3, height // 45))
         return finished(figure, axes, ink, panel.title)
+
+
+def draw_wide(panel: Panel) -> Markup:
+    """A panel as wide as the page, drawn for a desk and for a telephone; the style shows the one that fits."""
+    drawn = draw(panel, 960, 330), draw(panel, 460, 260)
+    return Markup('<div class="for-desk">{}</div><div class="for-telephone">{}</div>').format(*drawn)
 
 
 @contextmanager

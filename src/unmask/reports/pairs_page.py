@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.reports.figure import Panel, Series, draw
+from unmask.reports.figure import Panel, Series, draw_wide
 from unmask.reports.layout import write_page
 
 COIN = 50.0
@@ -31,7 +31,7 @@ def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mappi
     if len(results) > 1:
         rows = [{"step": result["step"], "mean": result["metrics"]["accuracy"]} for result in results]
         panel = Panel("Mean of all paradigms by step", Series.of((), ""), Series.of(rows, "mean"), {"a coin": COIN})
-        curve = draw(panel, 960, 330)
+        curve = draw_wide(panel)
     by_term: dict[str, list[tuple[str, Mapping[str, float]]]] = {}
     for name, figures in last["paradigms"].items():
         by_term.setdefault(figures["term"], []).append((name, figures))

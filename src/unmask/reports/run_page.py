@@ -38,7 +38,7 @@ from markupsafe import Markup
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, SAMPLES
 from unmask.io.progress import human_count, human_duration, human_number
-from unmask.reports.figure import Panel, Series, draw
+from unmask.reports.figure import Panel, Series, draw, draw_wide
 from unmask.reports.layout import write_page
 from unmask.reports.reliability import draw_reliability
 from unmask.reports.sample_rows import view_samples
@@ -274,7 +274,7 @@ def _figure(panel: Panel, held_out: str, is_wide: bool) -> dict[str, Any]:
         "legend": keys,
         "num_not_finite": panel.num_not_finite,
         "is_wide": is_wide,
-        "svg": draw(panel, *((960, 330) if is_wide else (460, 220))),
+        "svg": draw_wide(panel) if is_wide else draw(panel, 460, 220),
     }
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
 from unmask.io.paths import TRIALS
 from unmask.io.progress import figures_in_a_line, human_number
-from unmask.reports.figure import Panel, Series, draw
+from unmask.reports.figure import Panel, Series, draw_wide
 from unmask.reports.layout import write_page
 from unmask.reports.run_page import REPORT, in_words, words
 from unmask.tasks.rows import listed
@@ -145,7 +145,7 @@ def _layers_curves(summary: Summary) -> list[tuple[str, Markup]]:
         if len(points) > 1:
             steps, values = np.array(sorted(points), dtype=np.float64).T
             panel = Panel(name, Series.of((), ""), Series(steps, values), summary["floors"])
-            drawn.append((name, draw(panel, 960, 280)))
+            drawn.append((name, draw_wide(panel)))
     return drawn
 
 
