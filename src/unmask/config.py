@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -105,8 +105,8 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
     Raises:
         SettingsError: a word has no `=`, or contradicts another word.
     """
-    if isinstance(overrides, str):
-        raise SettingsError(f"{overrides!r}: one text: expected a list of key=value, or a dictionary")
+    if isinstance(overrides, str | bytes) or not isinstance(overrides, Iterable):
+        raise SettingsError(f"{overrides!r}: expected a list of key=value, or a dictionary")
     values: dict[str, Any] = {}
     pairs = _flat(overrides) if isinstance(overrides, Mapping) else map(_read_word, overrides)
     for keys, value in pairs:
@@ -123,7 +123,7 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
 
 
 def _read_word(word: str) -> tuple[Sequence[str], Any]:
-    path, equals, text = word.partition("=")
+    path, equals, text = word.partition("=") if isinstance(word, str) else ("", "", "")
     if not equals or not path:
         raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000")
     text = text.strip()

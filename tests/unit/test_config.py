@@ -438,6 +438,13 @@ def test_paths_in_lists_are_text() -> None:
     assert parse_overrides(given) == {"corpus": ["a.txt", "b"], "train": {"steps": 5}}
 
 
-def test_a_text_is_no_list_of_overrides() -> None:
-    with pytest.raises(SettingsError, match="'store=runs': one text: expected a list of key=value, or a dictionary"):
-        parse_overrides("store=runs")
+@pytest.mark.parametrize("given", ["store=runs", b"store=runs", None])
+def test_what_is_no_list_of_overrides(given: Any) -> None:
+    with pytest.raises(SettingsError, match=f"^{given!r}: expected a list of key=value, or a dictionary"):
+        parse_overrides(given)
+
+
+def test_what_is_no_override() -> None:
+    given: Any = {"seed": 1}
+    with pytest.raises(SettingsError, match=r"^\{'seed': 1\}: expected key=value, such as"):
+        parse_overrides([given])

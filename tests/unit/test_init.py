@@ -70,6 +70,12 @@ def test_what_is_no_place_of_anything_else_is_refused(tiny_model: Path, tmp_path
         unmask.prepare([], tokenizer, tmp_path / "store")
     with pytest.raises(InputError, match=r"^found a TextTokenizer: expected the path of a store, a model, a run"):
         unmask.describe(tokenizer)
+    with pytest.raises(InputError, match=r"^found a TextTokenizer: expected files of text"):
+        unmask.prepare(tokenizer, tiny_model, tmp_path / "store")
+    with pytest.raises(InputError, match=r"^found a TextTokenizer: expected the directory of a tokenizer"):
+        unmask.load_tokenizer(tokenizer)
+    with pytest.raises(InputError, match=r"^found a TextTokenizer: expected the directory of a store"):
+        unmask.TokenStore(tokenizer)
 
 
 def test_the_type_of_a_model_is_enough(tiny_model: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import names_of, utf8_size
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
+from unmask.io.paths import as_path
 from unmask.io.progress import Progress
 
 MOST_NAMES = 5
@@ -109,7 +110,7 @@ def find_corpora(
             paths, or a file of one cannot be read.
         SettingsError: a mixture is invalid.
     """
-    text = [text] if isinstance(text, str | Path) else list(text)
+    text = list(text) if isinstance(text, Iterable) and not isinstance(text, str) else [as_path(text, "files of text")]
     left_out: list[Path] = []
     if not any(Path(path).suffix in SUFFIXES for path in text):
         found = [Corpus("", find_files(text, reading.format, left_out))]

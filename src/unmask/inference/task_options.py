@@ -117,6 +117,8 @@ def adjusted_task(task: Task[Any], columns: Columns, settings: Mapping[str, Any]
         SettingsError: a setting or column is unknown, out of range, or of another kind of task.
     """
     columns = as_columns(columns)
+    if not isinstance(settings, Mapping):
+        raise SettingsError(f"settings: {settings!r}: expected a dictionary, such as {{'max_length': 256}}")
     if not settings and not columns.model_fields_set:
         return task
     kept = task.remembered()

@@ -63,6 +63,13 @@ class WorkerProcess:
         self.process.join()
         return self.process.exitcode or 0
 
+    def how_it_ended(self) -> str:
+        """The same in words."""
+        code = self.exit_code()
+        if code >= 0:
+            return f"ended with exit code {code}"
+        return f"was killed by {signal.Signals(-code).name}{' (out of memory?)' * (code == -signal.SIGKILL)}"
+
     def close(self) -> None:
         """Kills the process: an idle one has nothing to save, and would take seconds to free its memory."""
         self.process.kill()

@@ -114,7 +114,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         **view_samples(samples),
         settings=_settings(recipe),
         environment=_environment(session),
-        sessions=[(each.get("started"), shlex.join(each.get("command", []))) for each in sessions],
+        sessions=[(each.get("started"), shlex.join(each.get("command", [])) or "from Python") for each in sessions],
     )
     return path
 

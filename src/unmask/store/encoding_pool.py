@@ -61,12 +61,11 @@ def _result(process: WorkerProcess, future: Future[EncodedChunk]) -> EncodedChun
     try:
         return future.result()
     except BrokenProcessPool as error:
-        if (code := process.exit_code()) == -signal.SIGKILL:
-            raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
-        raise OutputError(
-            f"a worker process ended with exit code {code}: a script in which there are workers needs "
-            '`if __name__ == "__main__":` before what it does'
-        ) from error
+        advice = {
+            -signal.SIGKILL: ": try fewer --workers",
+            1: ': a script in which there are workers needs `if __name__ == "__main__":` before what it does',
+        }
+        raise OutputError(f"a worker process {process.how_it_ended()}{advice.get(process.exit_code(), '')}") from error
 
 
 _encoder_of_worker: Encoder | None = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unmask.corpus.annotations import KINDS
 from unmask.errors import InputError, StoreError
+from unmask.io.paths import as_path
 from unmask.io.progress import Advance, not_shown
 from unmask.store.manifest import read_manifest, token_dtype, verify_file
 from unmask.store.shard import Shard, StoredDocument, StoredWords
@@ -39,7 +40,7 @@ class TokenStore:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = directory = Path(directory)
+        self.directory = directory = as_path(directory, "the directory of a store")
         self.manifest = read_manifest(directory)
         self._starts = [0, *accumulate(shard["documents"] for shard in self.manifest["shards"])]
         dtype = token_dtype(self.vocab_size)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
-from unmask.io.paths import model_in
+from unmask.io.paths import as_path, model_in
 from unmask.io.writing import as_output_error, writing
 from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Definition, TextTemplate, json_bytes, read_facts
 from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, read_directory
@@ -390,6 +390,6 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
     Raises:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
     """
-    path = model_in(Path(path))
+    path = model_in(as_path(path, "the directory of a tokenizer"))
     opened = read_directory(path)
     return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)

@@ -153,7 +153,7 @@ def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
         _, errors = child.communicate()
     assert child.returncode == 2
     *_, told, kept = errors.splitlines()
-    assert told == "error: a worker process was killed (out of memory?): try fewer --workers"
+    assert told == "error: a worker process was killed by SIGKILL (out of memory?): try fewer --workers"
     # What the workers were asked before one was killed may have been answered: then shard 2 was finished too.
     assert kept in [f"{n} finished shard(s) are kept: the same command with --resume continues" for n in (2, 3)]
     assert "Traceback" not in errors

@@ -358,6 +358,8 @@ def test_columns_and_settings_of_inputs_in_memory(single: Path) -> None:
     [found] = predict(single, rows, columns={"text": "body", "id": "nr"})
     assert (found["probabilities"], found["id"]) == (usual["probabilities"], 7)
     [cut] = predict(single, rows, columns={"text": "body"}, settings={"max_length": 8})
+    with pytest.raises(SettingsError, match="settings: 'max_length=8': expected a dictionary"):
+        predict(single, rows, settings="max_length=8")  # type: ignore[arg-type]
     assert cut["probabilities"] != usual["probabilities"]
     with pytest.raises(InputError, match=r"input 1: no column 'review': .*Name yours with columns\.text=\.\.\."):
         list(predict(single, rows))

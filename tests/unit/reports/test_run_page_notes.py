@@ -113,7 +113,9 @@ def test_a_budget_that_was_changed_is_marked(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", [training_row(step) for step in (100, 200, 300)])
     change = {"step": 200, "was": "train.steps=200", "now": "train.steps=300"}
     write(run / "environment.json", json.dumps({"sessions": [{}, {"budget_change": change}]}))
-    assert '<span class="key part">budget train.steps=300 from step 201</span>' in page_of(run)
+    text = page_of(run)
+    assert '<span class="key part">budget train.steps=300 from step 201</span>' in text
+    assert "<code>from Python</code>" in text
 
 
 def test_what_figures_are_of_and_that_they_were_chosen_by_is_told(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def _checkpoints(record: Record) -> Iterator[Finding]:
     if record.checkpoint is not None and record.checkpoint.damaged:
         message = "; ".join(record.checkpoint.damaged)
         advice = f"--resume would continue from step {record.checkpoint.step:,}, the newest that is sound"
-        yield Finding("checkpoint-damaged", "warning", message, advice)
+        yield Finding("checkpoint-passed-over", "warning", message, advice)
 
 
 def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:

@@ -109,8 +109,9 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     def __init_subclass__(cls, **options: Any) -> None:
         """Lets `help` describe the parameters, which all share, for each."""
         super().__init_subclass__(**options)
-        shared = (FinetuningEstimator.__doc__ or "").partition("\n\n")[2]
-        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n{shared}"
+        if FinetuningEstimator in cls.__bases__:  # and not somebody's own
+            shared = (FinetuningEstimator.__doc__ or "").partition("\n\n")[2]
+            cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n{shared}"
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Writes the fine-tuned model as `unmask finetune` does, for `unmask predict` and for `transformers`.

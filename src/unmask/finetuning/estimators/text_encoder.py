@@ -25,8 +25,8 @@ from unmask.io.paths import model_directory
 class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
 
-    The model stays in memory from one `transform` to the next. It is loaded anew after `fit`, and after a parameter has
-    changed.
+    The model stays in memory from one `transform` to the next. It is loaded anew after `fit`, and after a parameter
+    other than `pool` and `normalise` has changed.
 
     Args:
         model: directory of a pre-trained model, or of the run that made it.
@@ -87,17 +87,17 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return np.array([f"textencoder{number}" for number in range(width)], dtype=object)
 
     def _load(self) -> FeatureModel:
-        parameters = self.get_params()
+        model = given_model(self.model, "TextEncoder")
+        options: dict[str, Any] = {
+            "layers": self.layers,
+            "max_length": self.max_length,
+            "device": self.device,
+            "precision": self.precision,
+        }
+        parameters = {"model": model, **options}
         loaded = _LOADED.get(self)
         if loaded is None or loaded[0] != parameters:
-            model = load_embedder(
-                given_model(self.model, "TextEncoder"),
-                self.layers,
-                max_length=self.max_length,
-                device=self.device,
-                precision=self.precision,
-            )
-            loaded = _LOADED[self] = parameters, model
+            loaded = _LOADED[self] = parameters, load_embedder(model, **options)
         return loaded[1]
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from unmask.io.progress import human_duration, open_bars, write_line
-from unmask.training.run.log import HIDDEN, logging_messages
+from unmask.training.run.log import HIDDEN, logging_messages, showing_handlers
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -91,7 +91,8 @@ class TrialsDisplay:
     def _write(self, level: int, line: str, shown: str) -> None:
         with logging_messages(self._directory):
             logger.log(level, "%s", line)
-        write_line(shown, self._bars, self._stream)
+        if not showing_handlers():
+            write_line(shown, self._bars, self._stream)
 
 
 @contextmanager
@@ -123,14 +124,17 @@ def hiding_warnings(shown: Set[str]) -> Iterator[None]:
         setattr(record, HIDDEN, record.levelno == logging.WARNING and record.getMessage() in shown)
         return True
 
-    with _filtering(mark):
+    with ExitStack() as filters:
+        filters.enter_context(_filtering(mark))
+        for handler in showing_handlers():
+            filters.enter_context(_filtering(lambda record: not getattr(record, HIDDEN, False), handler))
         yield
 
 
 @contextmanager
-def _filtering(is_wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    logger.addFilter(is_wanted)
+def _filtering(is_wanted: Callable[[logging.LogRecord], bool], place: logging.Filterer = logger) -> Iterator[None]:
+    place.addFilter(is_wanted)
     try:
         yield
     finally:
-        logger.removeFilter(is_wanted)
+        place.removeFilter(is_wanted)

@@ -175,9 +175,8 @@ class TrialProcess:
             code = self._worker.exit_code()
         if self._is_stopping or code == -signal.SIGTERM:
             return Ended(is_stopped=True)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        why = " (out of memory?): lower search.parallel" if code == -signal.SIGKILL else ""
-        return Ended(failure=f"its process {how}{why}")
+        advice = ": lower search.parallel" if code == -signal.SIGKILL else ""
+        return Ended(failure=f"its process {self._worker.how_it_ended()}{advice}")
 
     def stop(self) -> None:
         """Lets its trial save and stop."""

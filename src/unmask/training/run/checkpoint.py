@@ -158,7 +158,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             return Checkpoint(directory, _read_sound_state(directory), tuple(map(str, faults)))
         except CheckpointError as error:
             faults.append(error)
-    _refuse_another_version(faults)
+    _refuse_another_version(faults, checkpoints.parent)
     if faults:
         raise CheckpointError(
             "no checkpoint of this run can be used: restore one of them, or train it again, with --overwrite\n  "
@@ -177,14 +177,16 @@ def saved_recipe(checkpoints: Path) -> dict[str, Any] | None:
             return recipe
         except CheckpointError as error:
             faults.append(error)
-    _refuse_another_version(faults)
+    _refuse_another_version(faults, checkpoints.parent)
     return None
 
 
-def _refuse_another_version(faults: Sequence[CheckpointError]) -> None:
+def _refuse_another_version(faults: Sequence[CheckpointError], run: Path) -> None:
     for fault in faults:
         if isinstance(fault, AnotherVersion):
-            raise fault
+            raise AnotherVersion(
+                f"{fault}: continue with that version, or, if {run} has a model, start a new run with init_from={run}"
+            )
 
 
 def list_steps(checkpoints: Path) -> list[int]:
@@ -332,10 +334,8 @@ def _read_state(directory: Path) -> dict[str, Any]:
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     if field := field_at_fault(state):
-        run = directory.parents[1]
         raise AnotherVersion(
-            f"{directory / STATE}: made by another version of unmask (no {field}, or not what this one has under "
-            f"it): continue with that version, or, if {run} has a model, start a new run with init_from={run}"
+            f"{directory / STATE}: made by another version of unmask (no {field}, or not what this one has under it)"
         )
     return state
 

@@ -60,8 +60,7 @@ def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
         OutputError: the disk is full, or the directory cannot be written.
     """
     shown = _Echo()
-    echo = echo and not any(_is_shown_by(other) for other in (*logger.handlers, *logging.root.handlers))
-    handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo else [])]
+    handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo and not showing_handlers() else [])]
     for handler in handlers:
         logger.addHandler(handler)
     _levels.append(logger.level)
@@ -72,15 +71,22 @@ def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
     finally:
         former_level = _levels[0]
         _levels.pop()
-        if not _levels:
+        if not _levels and logger.level == logging.INFO:  # else the program has set another meanwhile
             logger.setLevel(former_level)
         for handler in handlers:
             logger.removeHandler(handler)
             handler.close()
 
 
-def _is_shown_by(handler: logging.Handler) -> bool:
-    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
+def showing_handlers() -> list[logging.Handler]:
+    """Those of the program that show what is logged, at INFO and above, on standard output or standard error."""
+    return [
+        handler
+        for handler in (*logger.handlers, *(logging.root.handlers if logger.propagate else ()))
+        if isinstance(handler, logging.StreamHandler)
+        and handler.stream in (sys.stdout, sys.stderr)
+        and handler.level <= logging.INFO
+    ]
 
 
 class RunLog:

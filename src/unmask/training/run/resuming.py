@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,8 +81,8 @@ def find_changes(saved: Path, recipe: Settings) -> Changes:
     compared = changed if begun is None else changed_keys(begun, recipe)
     fixed = [f"{key}={now} (it was {then})" for key, (then, now) in compared.items() if key not in resumable]
     if fixed:
-        its = f"`unmask {before.program} {saved} --out {saved.parent} --resume` has the settings of the run"
-        again = "" if is_own else f" ({its}; a recipe that comes with unmask may have changed since)"
+        its = shlex.join(["unmask", before.program, str(saved), "--out", str(saved.parent), "--resume"])
+        again = "" if is_own else f" (`{its}` has them; a recipe that comes with unmask may have changed since)"
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
             "logging, saving, micro-batches, what it does when it diverges, how it is divided (train.*), device, "

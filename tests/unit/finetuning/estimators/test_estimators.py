@@ -54,6 +54,11 @@ def test_help_describes_the_parameters(kind: type[TextClassifier]) -> None:
     assert documentation.startswith("Learns ")
     assert all(f"\n    {name}: " in documentation for name in inspect.signature(kind).parameters)
 
+    class Own(kind):  # type: ignore[valid-type, misc]
+        """Of a user."""
+
+    assert Own.__doc__ == "Of a user."
+
 
 def test_what_a_program_has_set_for_torch_changes_nothing(tiny_model: Path, fitted: TextClassifier) -> None:
     try:

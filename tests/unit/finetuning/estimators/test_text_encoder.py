@@ -27,6 +27,8 @@ def test_the_model_is_loaded_once_unless_it_may_be_another(tiny_model: Path, mon
     assert (encoder.transform(["a dog"]) == first).all()
     assert encoder.get_feature_names_out().shape == first.shape[1:]
     assert (loaded, pickle.dumps(encoder)) == (["last"], before)
+    encoder.set_params(pool="max").transform(["a dog"])
+    assert loaded == ["last"]
     encoder.set_params(layers="embeddings").transform(["a dog"])
     assert loaded == ["last", "embeddings"]
     encoder.fit(["a dog"]).transform(["a dog"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.files import Terminal
-from unmask.finetuning.search.display import TrialsDisplay
+from unmask.finetuning.search.display import TrialsDisplay, hiding_warnings
+from unmask.training.run.log import logging_messages
 
 
 def show_all(directory: Path, stream: io.StringIO) -> str:
@@ -43,3 +45,21 @@ def test_a_terminal_shows_what_is_running(tmp_path: Path, monkeypatch: pytest.Mo
     last = after[after.index("1 of 3 trials · 1 min 5 s left") :]
     assert "  a_seed2" in last
     assert "  a_seed0" not in last
+
+
+def test_what_a_handler_of_the_program_shows_is_shown_once(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with redirect_stderr(stream):
+        handler = logging.StreamHandler()
+        logging.root.addHandler(handler)
+        try:
+            with TrialsDisplay(tmp_path, 3, 2) as display:
+                display.log("a_seed0: accuracy 0.5 on dev")
+            with hiding_warnings({"of train"}), logging_messages(tmp_path, echo=True):
+                logging.getLogger("unmask").warning("of train")
+                logging.getLogger("unmask").warning("of this trial")
+        finally:
+            logging.root.removeHandler(handler)
+    first = "3 trials, 2 at a time; each has a log.txt of its own"
+    assert stream.getvalue().splitlines() == [first, "a_seed0: accuracy 0.5 on dev", "of this trial"]
+    assert "WARNING of train" in (tmp_path / "log.txt").read_text()

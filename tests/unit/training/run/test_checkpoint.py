@@ -388,6 +388,15 @@ def test_where_one_is_whole_but_of_another_version_that_is_the_reason(tmp_path: 
         saved_recipe(older.parent)
 
 
+def test_one_of_another_version_is_passed_over_without_advice(tmp_path: Path) -> None:
+    newest = saved_twice(tmp_path / CHECKPOINTS)
+    forge(newest, roll_backs=None)
+    found = find_checkpoint(newest.parent)
+    assert found is not None
+    reason = f"{newest / STATE}: made by another version of unmask (no roll_backs, or not what this one has under it)"
+    assert found.damaged == (reason,)
+
+
 def test_a_damaged_later_one_does_not_push_out_those_saved_after_it(tmp_path: Path) -> None:
     """Counted among the last, it would leave a run with nothing but damage."""
     truncate(saved_twice(tmp_path))

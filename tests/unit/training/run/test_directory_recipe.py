@@ -59,7 +59,7 @@ def test_a_run_is_not_resumed_with_its_own_recipe_edited(run: Path) -> None:
 
 
 def test_a_recipe_that_has_changed_since_is_given_as_the_run_has_it(run: Path) -> None:
-    its = rf"give the same settings \(`unmask pretrain {run / RECIPE} --out {run} --resume` has the settings of the run"
+    its = rf"give the same settings \(`unmask pretrain {run / RECIPE} --out {run} --resume` has them"
     with pytest.raises(SettingsError, match=rf"{its}; a recipe that comes with unmask .*\), or another --out$"):
         resume(run, recipe(seed=7))
 

@@ -285,6 +285,10 @@ def test_the_level_that_a_program_gives_the_logger_holds(
         logger.error("a fault")
     assert capsys.readouterr().err == "error: a fault\n"
     assert logger.level == logging.ERROR
+    logger.setLevel(logging.NOTSET)
+    with RunLog(tmp_path):
+        logger.setLevel(logging.WARNING)
+    assert logger.level == logging.WARNING
 
 
 def test_what_a_handler_of_the_program_shows_is_not_shown_twice(
@@ -294,8 +298,17 @@ def test_what_a_handler_of_the_program_shows_is_not_shown_twice(
     logging.root.addHandler(handler)
     with RunLog(tmp_path, echo=True):
         logger.info("once")
-    logging.root.removeHandler(handler)
     assert capsys.readouterr().err == "once\n"
+    handler.setLevel(logging.ERROR)  # it does not show what is shown here
+    with RunLog(tmp_path, echo=True):
+        logger.info("once more")
+    handler.setLevel(logging.NOTSET)
+    logger.propagate = False  # nor does what never reaches it
+    with RunLog(tmp_path, echo=True):
+        logger.info("and once more")
+    logger.propagate = True
+    logging.root.removeHandler(handler)
+    assert capsys.readouterr().err == "once more\nand once more\n"
 
 
 def test_of_two_logs_the_last_one_that_ends_restores_the_level(tmp_path: Path) -> None:
