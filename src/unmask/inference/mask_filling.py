@@ -31,8 +31,7 @@ _BATCH_TOKENS = 2048
 
 
 def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, Any]]:
-    """The likeliest tokens for every `[MASK]` of a text; for many texts, keep an
-    `unmask.inference.mask_filling.MaskFiller`.
+    """The likeliest tokens for every `[MASK]` of a text; for many texts, keep an `unmask.MaskFiller`.
 
     Args:
         model: a model's directory, or that of the run that made it.
