@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from unmask.batch import StepBatches
-from unmask.errors import CheckpointError, InputError, SettingsError
+from unmask.errors import CheckpointError, SettingsError
 from unmask.finetuning.files import text_hashes, warn_of_known
 from unmask.finetuning.fitting import warn_of_untrained_positions
 from unmask.finetuning.kept_head import module_on_kept_head
@@ -31,18 +30,9 @@ from unmask.models.hub.source import ModelSource, open_source
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
-from unmask.tasks.cutting import cut_pieces, warn_of_hidden
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, UnitPosition, concatenate
-from unmask.tasks.qa.task import QaTask
-from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
-from unmask.tasks.tagging.task import Tagging
-from unmask.tasks.text.classification import Classification, warn_of_contradictions
-from unmask.tasks.text.metrics import warn_of_unmeasured
-from unmask.tasks.text.multi_label import MultiLabelClassification, label_counts
-from unmask.tasks.text.text_task import TextTask
-from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
@@ -135,21 +125,14 @@ def open_inputs(
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
     read = read_examples(task, "train", train)
-    if isinstance(task, (Tagging, QaTask)):
-        tokenizer = _cut(task, read, tokenizer)
-    if isinstance(task, Classification):
-        warn_of_contradictions(read.examples, train)
+    tokenizer = task.fit_tokenizer(tokenizer, read.examples, train)
     sets = read.encode(task, tokenizer, module)
     training = concatenate([part.encoded.without_alignment() for part in sets])
-    if isinstance(task, TextTask) and read.counts.empty == len(read.examples):
-        raise InputError(
-            f"{train}: no example has any text in {' or '.join(map(repr, task.files.columns.texts))}: there is nothing "
-            "to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and text_b"
-        )
+    task.check_examples(read.examples, read.counts, train)
     known_texts = text_hashes(read.examples)
     del read, sets  # the examples are not needed any more
     task.check(training, train)
-    fit_loss(settings, task, module, training)
+    task.fit_loss(module, training, settings.keep_head)
     measured, counts = _read_measured(settings, task, tokenizer, module, known_texts)
     batch_size = settings.train.batch_size
     loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size), share)
@@ -178,8 +161,7 @@ def _read_measured(
             its_task = adjusted_task(task, columns, {}, module.encoder.settings.num_positions)
             read = read_examples(its_task, split, file)
             measured[split], counts[split] = read.encode(its_task, tokenizer, module), read.counts
-        if isinstance(task, MultiLabelClassification):
-            warn_of_unmeasured(np.sum([label_counts(part.encoded) for part in measured[split]], axis=0), file)
+        task.check_measured([part.encoded for part in measured[split]], file)
         examples = [example for part in measured[split] for example in part.examples]
         warn_of_known(split, file, examples, known)
         known[f"data.{split}"] = text_hashes(examples)
@@ -203,19 +185,6 @@ def _check_dev(settings: FinetuneRecipe) -> None:
     if settings.data.dev is None and any(wanted.values()):
         name = next(name for name, is_wanted in wanted.items() if is_wanted)
         raise SettingsError(f"task.{name}={getattr(settings.task, name)} is chosen on a dev file: give data.dev too")
-
-
-def fit_loss(settings: FinetuneRecipe, task: Task[Any], module: TaskModule, training: EncodedExamples) -> None:
-    """Lets the head of a regression on a user's own values learn them on a scale of 1, whatever theirs is, and a
-    classifier weigh its labels. Published data sets of values keep their scale, as in the released code and in
-    `transformers`."""
-    if not isinstance(module, SequenceModule):
-        return
-    labels = training.unit_columns["labels"]
-    if settings.task.name == "regression":
-        module.standardise(labels.astype(np.float64), is_kept=settings.keep_head)
-    elif task.kind == "classification":
-        weigh_labels(module, labels, len(task.labels), settings.task)
 
 
 def build_module(
@@ -306,15 +275,6 @@ def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
     counts = ExampleCounts()
     with Progress(f"reading {name}", unit="examples") as progress:
         return ReadExamples(name, file, list(progress.counting(task.load(file, counts))), counts)
-
-
-def _cut(task: Tagging | QaTask, train: ReadExamples, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer whose pieces end where the entities or answers of the training file do."""
-    texts = list(task.spans(train.examples))
-    is_cut = task.settings.cut_pieces
-    cut = cut_pieces(tokenizer, texts) if is_cut else tokenizer
-    warn_of_hidden(cut, texts, task.span_name, train.file, is_cut=is_cut)
-    return cut
 
 
 def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: torch.device) -> TaskInputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -51,10 +50,7 @@ class Measurement:
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
         num_examples = sum(len(each.examples) for each in self.sets)
-        with (
-            self.module.rescaled() if isinstance(self.module, SequenceModule) else nullcontext(),
-            self.log.measuring(self.name, num_examples) as progress,
-        ):
+        with self.module.rescaled(), self.log.measuring(self.name, num_examples) as progress:
             loss, self.score = measure(self.task, self.module, self.sets, self.compute, progress.advance)
         warn_if_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}

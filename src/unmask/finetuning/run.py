@@ -39,9 +39,7 @@ from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Task, TaskModule, chosen_last, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.rows import listed
-from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import FEATURES
-from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute, log_compute
@@ -250,8 +248,7 @@ def _write_results(
     """Chooses what is chosen on dev, measures test, and writes the model with its figures."""
     task, module = run.task, run.module
     module.eval()
-    if isinstance(module, SequenceModule):
-        module.rescale()
+    module.rescale()
     results: dict[str, Any] = {"num_parameters": module.num_parameters, "step": ending.step, "floors": {}}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
     if dev is not None and run.dev is not None:
@@ -260,7 +257,7 @@ def _write_results(
         results |= {"dev": dev.figures, "dev_examples": _examples(dev, run), "degenerate": dev.score.degenerate()}
         results |= {"early_stopping": ending.early_stopping} if ending.early_stopping else {}
         results |= {} if task == run.task else {"thresholds_chosen_on": "dev"}
-        if isinstance(dev.score, LabelScore | LabelSetScore):
+        if dev.score.reliability is not None:
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
         results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
         write_json(directory / SAMPLES, _samples(task, run, compute))
@@ -268,7 +265,7 @@ def _write_results(
         test = Measurement("test", task, run.module, run.test, compute, log)
         results |= {"test": chosen_last(test()), "test_examples": _examples(test, run)}
         logger.info("test: %s", figures_in_a_line(results["test"]))
-        if isinstance(test.score, LabelScore | LabelSetScore):
+        if test.score is not None and test.score.reliability is not None:
             results["test"]["expected_calibration_error"] = test.score.reliability.error
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
     with replacing_model(directory) as model:

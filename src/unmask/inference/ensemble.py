@@ -20,9 +20,6 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
-from unmask.tasks.base import Task
-from unmask.tasks.qa.task import QaTask
-from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.opening import open_tokenizer
 
 _SAME_TASK = (
@@ -135,22 +132,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def task_of_all(tasks: Sequence[Task[Any]], chosen: Mapping[str, Any]) -> Task[Any]:
-    """The members' task, with the thresholds that were chosen for the ensemble, or else for question answering the sum
-    of the members' thresholds, since the scores of spans add up, and with several labels a text the means of theirs."""
-    first = tasks[0]
-    if isinstance(first, MultiLabelClassification):
-        together = first.with_mean_thresholds([each for each in tasks if isinstance(each, MultiLabelClassification)])
-        are_known = isinstance(together.settings.thresholds, dict)
-        return together.with_settings(**chosen) if are_known else together
-    if not isinstance(first, QaTask):
-        return first
-    thresholds = [task.settings.null_threshold for task in tasks if isinstance(task, QaTask)]
-    if chosen and None not in thresholds:  # they have none if loaded for another data set
-        return first.with_settings(**chosen)
-    return first.with_settings(null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
 
 def check_members(models: Sequence[Path]) -> None:

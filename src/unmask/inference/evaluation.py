@@ -13,7 +13,7 @@ from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.tasks.base import ExampleCounts, Score, Task, chosen_last, positive_label, share_with_interval
-from unmask.tasks.text.metrics import LabelScore, LabelSetScore, warn_of_unmeasured
+from unmask.tasks.text.metrics import LabelSetScore, warn_of_unmeasured
 
 logger = logging.getLogger("unmask")
 
@@ -100,7 +100,7 @@ def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
     metrics, number = chosen_last(score.metrics()), score.num_examples
     figures: dict[str, Any] = {"task": task.settings.name, "n": number, "metrics": metrics}
     figures |= accuracy_interval(task, metrics, number)
-    if isinstance(score, LabelScore | LabelSetScore) and score.reliability.num_decisions:
+    if score.reliability is not None and score.reliability.num_decisions:
         figures["expected_calibration_error"] = score.reliability.error
     positive = positive_label(task)
     return figures if positive is None else {**figures, "positive_label": positive}

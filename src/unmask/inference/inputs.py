@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, count, dropwhile, islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
 from unmask.tasks.tagging.rows import TaggingColumns
 from unmask.tasks.tagging.task import Tagging
-from unmask.tasks.text.text_task import TextTask
 
 INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", "conll")
 """What `--format` may be; `txt` has one text per line, and `conll` one word, with its tag or without."""
@@ -126,7 +124,7 @@ def read_task_inputs(path: str | DataPath, task: Task[Any], format: str | None =
             columns that the task looks for.
     """
     columns = task.columns if isinstance(task, Tagging) else USUAL_COLUMNS
-    rows = read_inputs(path, task.load_rows, partial(_fits_published_txt, task), format, columns)
+    rows = read_inputs(path, task.load_rows, task.is_published_txt, format, columns)
     return _fitting(rows, task, are_texts=format == "txt")
 
 
@@ -139,25 +137,12 @@ def _check_format(format: str, path: str | DataPath, suffix: str) -> None:
         raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
 
 
-def _fits_published_txt(task: Task[Any], lines: Sequence[str]) -> bool:
-    """Whether a `.txt` that begins with some lines is in the published layout of the task's data set, or for tagging of
-    one word a line."""
-    line = lines[0] if lines else ""
-    if isinstance(task, TextTask):
-        if task.files.txt_format == ".jsonl":
-            return line.startswith("{")
-        names = line.split("\t")
-        fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
-        return task.files.txt_format is not None and len(names) > 1 and fits
-    return isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels)
-
-
 def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[Row]:
     """The rows; refuses plain texts where the task reads something else, or where they are a table's unless they were
     said to be texts, and rows without its columns."""
     needed = wanted = FACTS[task.kind].needed_columns
-    if isinstance(task, TextTask) and task.files.is_pair:
-        wanted = task.files.columns.texts
+    if all(len(names) == 2 for names in task.text_columns):
+        wanted = wanted or next(iter(task.text_columns), ())
     first = [] if are_texts or wanted else list(islice(rows, _NUM_INSPECTED_LINES))
     _check_first_texts([row for row in first if isinstance(row, PlainText)], task)
     for row in chain(first, rows):
@@ -173,7 +158,7 @@ def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[
 def _check_first_texts(texts: Sequence[PlainText], task: Task[Any]) -> None:
     """Refuses plain texts of which the first is the header of a table, or that are lines of one word with its tag:
     every line would be answered as a text."""
-    names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
+    names = {names[0] for names in task.text_columns} or {"text", "tokens"}
     lines = [text.fields["text"] for text in texts]
     refuse_header(texts, names, "--format {format}; if it is a text, --format txt")
     if lines and isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels):

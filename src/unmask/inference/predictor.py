@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.inference.answer_lines import answer_lines, beside_input
 from unmask.inference.deciding import ALWAYS, Deciding
-from unmask.inference.ensemble import check_members, read_chosen, read_members, task_of_all
+from unmask.inference.ensemble import check_members, read_chosen, read_members
 from unmask.inference.example_sets import (
     MOST_EXAMPLES,
     STREAMED,
@@ -197,7 +197,7 @@ def load_predictor(
     else:
         check_members(members)
         first, *others = (_load_one(member, task, compute) for member in members)
-        its_task = task_of_all([first.task, *(its.task for its in others)], read_chosen(place))
+        its_task = first.task.together([first.task, *(its.task for its in others)], read_chosen(place))
         for number, (member, its) in enumerate(zip(members[1:], others, strict=True)):
             if not its.reads_other_tokens_than(first):
                 attach_tokenizer(its.module.encoder, first.tokenizer, member)

@@ -10,8 +10,9 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # a model in ONNX is opened without them
     from unmask.io.rows import Row
     from unmask.tasks.kinds import TaskKind
     from unmask.tasks.settings import TaskSettings
+    from unmask.tasks.text.calibration import Reliability
     from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
@@ -145,6 +147,14 @@ class TaskModule(TrainedModule):
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of targets of each loss term, without running the model."""
 
+    def rescale(self) -> None:
+        """Makes the head answer, and the loss count, on the scale of the labels, if it learnt on another."""
+
+    @contextmanager
+    def rescaled(self) -> Iterator[None]:
+        """As after `rescale` inside the context, and as before after it, to the bit."""
+        yield
+
 
 class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
     """Accumulates metrics. Memory grows only where a metric needs every value: by 16 bytes per example for rank
@@ -155,6 +165,10 @@ class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
     """
 
     lower_is_better: ClassVar[frozenset[str]]
+
+    @property
+    def reliability(self) -> Reliability | None:
+        """How sure the predictions were, and how often right; None where they are not about labels."""
 
     @property
     def num_examples(self) -> int:
@@ -192,6 +206,9 @@ class Task(Protocol[ExampleT]):
         problem_type: as in `config.json`; None if the head allows only one.
         per_token: True if there is one output per token, False if one per unit.
         id_column: the column kept beside a prediction as its `id`, where a row has it.
+        text_columns: the columns of what is labelled, a text or a pair, in each way of writing it; empty if the task is
+            of something else.
+        label_thresholds: from which probability on each label is given, if a text may have any number; None if not.
     """
 
     @property
@@ -208,6 +225,10 @@ class Task(Protocol[ExampleT]):
     def per_token(self) -> bool: ...
     @property
     def id_column(self) -> str: ...
+    @property
+    def text_columns(self) -> tuple[tuple[str, ...], ...]: ...
+    @property
+    def label_thresholds(self) -> dict[str, float] | None: ...
 
     def fit_to(self, path: DataPath) -> Task[ExampleT]:
         """The task with what has to be read from the training file: which columns it has, and its labels.
@@ -249,6 +270,13 @@ class Task(Protocol[ExampleT]):
             InputError: as `read`.
         """
 
+    def is_published_txt(self, lines: Sequence[str]) -> bool:
+        """Whether a `.txt` that begins with some lines, the first of which is not blank, is in the layout of the task's
+        data set, or of its kind, and not plain texts."""
+
+    def fit_tokenizer(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], path: DataPath) -> Tokenizer:
+        """The tokenizer for a task that was fitted to a training file, of which these are the examples."""
+
     def encode(
         self, examples: Sequence[ExampleT], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
@@ -263,12 +291,32 @@ class Task(Protocol[ExampleT]):
             InputError: an example does not fit and may not be cut; its source is named.
         """
 
+    def check_examples(self, examples: Sequence[ExampleT], counts: ExampleCounts, path: DataPath) -> None:
+        """Warns of what is wrong with the examples of a training file.
+
+        Args:
+            counts: what `encode` counted of them.
+
+        Raises:
+            InputError: nothing can be learned from them, whatever their labels.
+        """
+
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Raises InputError for training data that nothing can be learned from, such as examples of one label."""
+
+    def check_measured(self, measured: Sequence[EncodedExamples], path: DataPath) -> None:
+        """Warns of what will make figures on a labelled file misleading, whatever is predicted."""
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
         """The module that learns this task: `encoder` with `head`, or with a new head initialised from PyTorch's
         default generator."""
+
+    def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
+        """Prepares the module's loss for the training examples: the scale of values, the weights of labels.
+
+        Args:
+            is_kept: whether its head was trained before, on the same labels or values.
+        """
 
     def decode(self, examples: Sequence[ExampleT], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """One prediction for each example.
@@ -288,6 +336,14 @@ class Task(Protocol[ExampleT]):
     def tuned(self, score: Score[ExampleT]) -> Task[ExampleT]:
         """The task with settings chosen from its score on dev after training: the threshold of SQuAD 2.0."""
 
+    def together(self, tasks: Sequence[Task[ExampleT]], chosen: Mapping[str, Any]) -> Task[ExampleT]:
+        """The task of an ensemble.
+
+        Args:
+            tasks: those of all members, this one first.
+            chosen: settings that were chosen for the ensemble, by name.
+        """
+
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """Trivial baselines for the metrics on `dev`: metric -> {name of the baseline: value}, such as
         `{"accuracy": {"most frequent label of train": .68}}`."""
@@ -299,6 +355,34 @@ class Task(Protocol[ExampleT]):
     def remembered(self) -> dict[str, Any]:
         """What a fine-tuned model's `config.json` records of its task under `unmask_task`: the settings of
         `TaskSettings` by name, except `labels`, and `columns`."""
+
+
+class UsualTask:
+    """What is the same for most kinds of task; each overrides what it does in another way. See `Task`."""
+
+    text_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    label_thresholds: ClassVar[dict[str, float] | None] = None
+
+    def is_published_txt(self, lines: Sequence[str]) -> bool:
+        return False
+
+    def fit_tokenizer(self, tokenizer: Tokenizer, examples: Sequence[Any], path: DataPath) -> Tokenizer:
+        return tokenizer
+
+    def check_examples(self, examples: Sequence[Any], counts: ExampleCounts, path: DataPath) -> None:
+        pass
+
+    def check_measured(self, measured: Sequence[EncodedExamples], path: DataPath) -> None:
+        pass
+
+    def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
+        pass
+
+    def tuned(self, score: Score[Any]) -> Self:
+        return self
+
+    def together(self, tasks: Sequence[Task[Any]], chosen: Mapping[str, Any]) -> Self:
+        return self
 
 
 def chosen_last(figures: Mapping[str, float]) -> dict[str, float]:

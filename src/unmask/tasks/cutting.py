@@ -98,6 +98,15 @@ def cut_pieces(tokenizer: Tokenizer, texts: Sequence[SpannedText]) -> Tokenizer:
     return tokenizer
 
 
+def fit_tokenizer(
+    tokenizer: Tokenizer, texts: Sequence[SpannedText], what: str, path: object, *, is_cut: bool
+) -> Tokenizer:
+    """The tokenizer of a task, of `cut_pieces` if it cuts; warns of spans that remain hidden. See `warn_of_hidden`."""
+    fitted = cut_pieces(tokenizer, texts) if is_cut else tokenizer
+    warn_of_hidden(fitted, texts, what, path, is_cut=is_cut)
+    return fitted
+
+
 def _hiding_entries(tokenizer: TextTokenizer, texts: Sequence[SpannedText]) -> set[int]:
     """The entries that hide an edge of more spans than they show, and that other entries can spell."""
     balance: Counter[int] = Counter()

@@ -21,7 +21,6 @@ from unmask.inference.ensemble import (
     keep_chosen,
     read_chosen,
     read_members,
-    task_of_all,
     write_ensemble,
 )
 from unmask.inference.evaluation import evaluate
@@ -206,7 +205,7 @@ def test_members_of_two_tokenizers_choose_labels_by_their_mean_thresholds(tmp_pa
 
 def test_thresholds_of_no_answer_add_up() -> None:
     tasks = [qa_task(unanswerable=True, null_threshold=each) for each in (-0.5, -1.5)]
-    assert task_of_all(tasks, {}).settings.null_threshold == -2.0
+    assert tasks[0].together(tasks, {}).settings.null_threshold == -2.0
 
 
 def _figures(answer: dict[str, Any]) -> list[float]:

@@ -35,7 +35,7 @@ from unmask.finetuning.estimators.inputs import (
     tags_of_texts,
 )
 from unmask.finetuning.fitting import epochs_advice, rate_for, warn_of_untrained_positions
-from unmask.finetuning.inputs import build_module, fit_loss
+from unmask.finetuning.inputs import build_module
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import Predictor, load_predictor
@@ -175,7 +175,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             counts = ExampleCounts()
             sets = encode_sets(task, examples, tokenizer, counts, segments, "X")
             training = concatenate([part.encoded.without_alignment() for part in sets])
-            fit_loss(settings, task, module, training)
+            task.fit_loss(module, training, is_kept=False)
             counts.log("X")
             trained = settings.task.max_length if settings.from_scratch else source.trained_length
             warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "max_length")

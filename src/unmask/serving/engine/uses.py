@@ -36,8 +36,6 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.minimal_pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
-from unmask.tasks.text.multi_label import MultiLabelClassification
-from unmask.tasks.text.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -69,15 +67,12 @@ class TaskUse:
     @property
     def thresholds(self) -> dict[str, float] | None:
         """From which probability on each label is given, if a text may have any number; None if it has one."""
-        task = self.predictor.task
-        return task.label_thresholds if isinstance(task, MultiLabelClassification) else None
+        return self.predictor.task.label_thresholds
 
     @property
     def columns(self) -> list[list[str]]:
         """The names of the texts of an input: one way of writing it, or several; empty if it is no text or pair."""
-        task = self.predictor.task
-        layouts = task.files.layouts if isinstance(task, TextTask) else ()
-        return [list(texts) for texts in dict.fromkeys(tuple(layout.texts) for layout in layouts)]
+        return [list(names) for names in self.predictor.task.text_columns]
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.

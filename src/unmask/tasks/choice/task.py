@@ -27,7 +27,7 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
-from unmask.tasks.base import ExampleCounts, Prediction, Score, log_mean_probability
+from unmask.tasks.base import ExampleCounts, Prediction, UsualTask, log_mean_probability
 from unmask.tasks.choice.layouts import (
     DATA_SETS,
     ChoiceDataSet,
@@ -54,7 +54,7 @@ FEW_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(UsualTask):
     """The task.
 
     Attributes:
@@ -193,9 +193,6 @@ class Choice:
     def score(self) -> ChoiceScore:
         return ChoiceScore()
 
-    def tuned(self, score: Score[ChoiceExample]) -> Choice:
-        return self
-
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         most_frequent = np.bincount(_labels_of(training)).argmax()
         return {
@@ -262,6 +259,7 @@ class ChoiceScore:
     """Accuracy over all examples and over each group; unlabelled examples are ignored."""
 
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    reliability: ClassVar[None] = None
 
     def __init__(self) -> None:
         self._right: Counter[str | None] = Counter()

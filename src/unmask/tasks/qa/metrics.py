@@ -106,6 +106,7 @@ class QaScore:
     """
 
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    reliability: ClassVar[None] = None
 
     def __init__(self, normalisation: Normalisation = "squad", unanswerable: bool | None = False) -> None:
         self._normalisation = normalisation

@@ -6,7 +6,7 @@ paper uses the sum. The softmax is over all tokens of a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -23,8 +23,8 @@ from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead, token_outputs
-from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
-from unmask.tasks.cutting import SpannedText
+from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, TaskModule, UsualTask
+from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa.decoding import decode_answers
@@ -46,7 +46,7 @@ _SHOWN_AROUND = 100
 
 
 @dataclass(frozen=True)
-class QaTask:
+class QaTask(UsualTask):
     """The task.
 
     Attributes:
@@ -64,7 +64,6 @@ class QaTask:
     training_file: DataPath | None = None
 
     kind: ClassVar[TaskKind] = "qa"
-    span_name: ClassVar[str] = "answers"
     head_kind: ClassVar[HeadKind] = "question_answering"
     labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[None] = None
@@ -127,6 +126,11 @@ class QaTask:
         """
         return encode_questions(examples, tokenizer, self.settings, counts, num_segments)
 
+    def fit_tokenizer(self, tokenizer: Tokenizer, examples: Sequence[QaExample], path: DataPath) -> Tokenizer:
+        """See `unmask.tasks.cutting`."""
+        texts = list(self.spans(examples))
+        return fit_tokenizer(tokenizer, texts, "answers", path, is_cut=self.settings.cut_pieces)
+
     def spans(self, examples: Iterable[QaExample]) -> Iterator[SpannedText]:
         """The answers of labelled examples that are learnt: the first of each."""
         for example in examples:
@@ -162,6 +166,13 @@ class QaTask:
             return self
         assert isinstance(score, QaScore)
         return self.with_settings(null_threshold=score.best_null_threshold())
+
+    def together(self, tasks: Sequence[Task[QaExample]], chosen: Mapping[str, Any]) -> QaTask:
+        """See `Task`: with the sum of the members' thresholds, since the scores of spans add up, if none was chosen."""
+        thresholds = [task.settings.null_threshold for task in tasks]
+        if chosen and None not in thresholds:  # they have none if loaded for another data set
+            return self.with_settings(**chosen)
+        return self.with_settings(null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: never answering, if questions may have no answer; else a random span of an example's rows."""

@@ -67,6 +67,7 @@ class TaggingScore:
     """
 
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    reliability: ClassVar[None] = None
 
     def __init__(
         self, labels: Sequence[str], characters: bool = False, surface_forms: bool = False, scheme: Scheme = "BIO"

@@ -22,15 +22,15 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import FeatureHead
-from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
-from unmask.tasks.cutting import SpannedText
+from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask, log_mean_probability
+from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import check_columns, named
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences
-from unmask.tasks.tagging.files import DATA_SETS, TaggingDataSet, has_published_layout, read_file
+from unmask.tasks.tagging.files import DATA_SETS, TaggingDataSet, has_published_layout, looks_like_columns, read_file
 from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels
 from unmask.tasks.tagging.module import FeatureTaggingModule, TaggingModule
 from unmask.tasks.tagging.rows import (
@@ -64,7 +64,7 @@ _MOST_OF_ONE_WORD = 10
 
 
 @dataclass(frozen=True)
-class Tagging:
+class Tagging(UsualTask):
     """The task.
 
     Attributes:
@@ -88,7 +88,6 @@ class Tagging:
     warned: set[Literal["words", "no document"]] = field(default_factory=set, compare=False, repr=False)
 
     kind: ClassVar[TaskKind] = "tagging"
-    span_name: ClassVar[str] = "entities"
     head_kind: ClassVar[HeadKind] = "token_classification"
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
@@ -192,6 +191,10 @@ class Tagging:
     def load_rows(self, path: DataPath) -> Iterator[Row]:
         return read_file(path, self.data_set, ExampleCounts().note, self.columns, needs_tags=False)
 
+    def is_published_txt(self, lines: Sequence[str]) -> bool:
+        """See `Task`: one word a line."""
+        return looks_like_columns(lines, self.columns, self.labels)
+
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
         examples = self._load(path, counts, unlabelled)
@@ -283,6 +286,11 @@ class Tagging:
         kind = "characters" if self.tags_characters else "words"
         return encode_sentences(examples, self.labels, tokenizer, self.settings, counts, num_segments, kind)
 
+    def fit_tokenizer(self, tokenizer: Tokenizer, examples: Sequence[TaggingExample], path: DataPath) -> Tokenizer:
+        """See `unmask.tasks.cutting`."""
+        texts = list(self.spans(examples))
+        return fit_tokenizer(tokenizer, texts, "entities", path, is_cut=self.settings.cut_pieces)
+
     def spans(self, examples: Iterable[TaggingExample]) -> Iterator[SpannedText]:
         """The entities of labelled examples."""
         for example in examples:
@@ -331,9 +339,6 @@ class Tagging:
     def score(self) -> TaggingScore:
         surface_forms = self.data_set is not None and self.data_set.surface_forms
         return TaggingScore(self.labels, self.tags_characters, surface_forms, self.predicted_scheme)
-
-    def tuned(self, score: Score[TaggingExample]) -> Tagging:
-        return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: predicting the most frequent tag everywhere, or O where tags are of entities."""

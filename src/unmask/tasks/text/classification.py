@@ -19,7 +19,7 @@ from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
+from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import listed
@@ -32,6 +32,7 @@ from unmask.tasks.text.labels import read_label, sorted_and_checked, unknown_lab
 from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tasks.text.text_task import TextTask
+from unmask.tasks.text.weighting import weigh_labels
 
 logger = logging.getLogger("unmask")
 
@@ -158,6 +159,10 @@ class Classification(TextTask[str]):
         ids = [IGNORE_INDEX if example.label is None else self._ids[example.label] for example in examples]
         return np.array(ids, dtype=np.int64)
 
+    def check_examples(self, examples: Sequence[LabelledText], counts: ExampleCounts, path: DataPath) -> None:
+        super().check_examples(examples, counts, path)
+        warn_of_contradictions(examples, path)
+
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`; warns of labels that have no example."""
         counts = self._counts(training)
@@ -176,6 +181,9 @@ class Classification(TextTask[str]):
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, len(self.labels), label_loss, self.settings)
+
+    def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
+        weigh_labels(module, training.unit_columns["labels"], len(self.labels), self.settings)
 
     def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`label`, `score` (its probability) and `probabilities` by label."""

@@ -229,6 +229,7 @@ class ValueScore:
     """
 
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"mse"})
+    reliability: ClassVar[None] = None
 
     def __init__(self, primary_metric: str = "pearson", binary_from: float | None = None) -> None:
         self._primary_metric = primary_metric

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from unmask.io.input_files import DataPath
 from unmask.io.progress import Progress
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import listed, named
@@ -28,8 +28,9 @@ from unmask.tasks.text.calibration import sureness
 from unmask.tasks.text.class_names import naming_classes
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import read_flag, read_labels, sorted_and_checked, unknown_label
-from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent
+from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent, warn_of_unmeasured
 from unmask.tasks.text.text_task import TextTask
+from unmask.tasks.text.weighting import weigh_labels
 
 ManyLabelled = TextExample[tuple[str, ...]]
 
@@ -128,11 +129,18 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             )
         warn_of_absent(self.labels, label_counts(training), path)
 
+    def check_measured(self, measured: Sequence[EncodedExamples], path: DataPath) -> None:
+        """See `Task`: labels without an example."""
+        warn_of_unmeasured(np.sum([label_counts(each) for each in measured], axis=0), path)
+
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, len(self.labels), multi_label_loss, self.settings)
 
+    def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
+        weigh_labels(module, training.unit_columns["labels"], len(self.labels), self.settings)
+
     @property
-    def label_thresholds(self) -> dict[str, float]:
+    def label_thresholds(self) -> dict[str, float]:  # type: ignore[override]
         """From which probability on each label is given: .5 where none was set or tuned."""
         given = self.settings.thresholds
         return {label: given.get(label, 0.5) if isinstance(given, dict) else 0.5 for label in self.labels}
@@ -168,14 +176,14 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         """The task with other values of some of its settings."""
         return replace(self, settings=self.settings.model_copy(update=settings))
 
-    def with_mean_thresholds(self, tasks: Sequence[MultiLabelClassification]) -> MultiLabelClassification:
-        """The task of several models together, this one's among them."""
+    def together(self, tasks: Sequence[Task[ManyLabelled]], chosen: Mapping[str, Any]) -> MultiLabelClassification:
+        """See `Task`: with the means of the members' thresholds, if none were chosen."""
         every = [each.settings.thresholds for each in tasks]
         if not any(isinstance(given, dict) for given in every):
             return self
         its = [given if isinstance(given, dict) else {} for given in every]
         means = {label: sum(given.get(label, 0.5) for given in its) / len(its) for label in self.labels}
-        return self.with_settings(thresholds=means)
+        return self.with_settings(**{"thresholds": means, **chosen})
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least

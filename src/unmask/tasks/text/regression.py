@@ -1,7 +1,7 @@
 """Regression: one number for a text or a pair of texts, by the mean squared error (BERT's STS-B, section 4.1).
 
 Values of published data sets are learned as they are, as in the released code and in `transformers`; those of a user's
-own file with mean 0 and standard deviation 1: see `unmask.finetuning.inputs.fit_loss`.
+own file with mean 0 and standard deviation 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import Prediction
+from unmask.tasks.base import Prediction, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
@@ -85,6 +85,12 @@ class Regression(TextTask[float]):
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, 1, summed_squared_error, self.settings)
+
+    def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
+        """See `Task`: a user's own values are learnt on a scale of 1, whatever theirs is."""
+        if self.settings.name == "regression":
+            assert isinstance(module, SequenceModule)
+            module.standardise(training.unit_columns["labels"].astype(np.float64), is_kept=is_kept)
 
     def decode(self, examples: Sequence[ValuedText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`value`."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.family import HeadKind
-from unmask.tasks.base import ExampleCounts, Score
+from unmask.tasks.base import ExampleCounts, UsualTask
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
@@ -23,7 +24,7 @@ LabelT = TypeVar("LabelT")
 
 
 @dataclass(frozen=True)
-class TextTask(ABC, Generic[LabelT]):
+class TextTask(UsualTask, ABC, Generic[LabelT]):
     """A task whose examples are `TextExample`s; the methods of `Task` that every such task shares.
 
     Attributes:
@@ -40,6 +41,10 @@ class TextTask(ABC, Generic[LabelT]):
     @property
     def id_column(self) -> str:
         return self.files.columns.id or "id"
+
+    @property
+    def text_columns(self) -> tuple[tuple[str, ...], ...]:  # type: ignore[override]
+        return tuple(dict.fromkeys(tuple(layout.texts) for layout in self.files.layouts))
 
     @abstractmethod
     def _read_label(self, row: Row, name: str) -> LabelT | None:
@@ -62,6 +67,14 @@ class TextTask(ABC, Generic[LabelT]):
     def read_all(self, rows: Iterable[Row]) -> Iterator[TextExample[LabelT]]:
         return map(self.read, rows)
 
+    def is_published_txt(self, lines: Sequence[str]) -> bool:
+        line = lines[0] if lines else ""
+        if self.files.txt_format == ".jsonl":
+            return line.startswith("{")
+        names = line.split("\t")
+        fits = any(set(columns.texts) <= set(names) for columns in self.files.layouts)
+        return self.files.txt_format is not None and len(names) > 1 and fits
+
     def encode(
         self,
         examples: Sequence[TextExample[LabelT]],
@@ -73,8 +86,13 @@ class TextTask(ABC, Generic[LabelT]):
         columns = {"labels": self._targets(examples)}
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
 
-    def tuned(self, score: Score[TextExample[LabelT]]) -> Self:
-        return self
+    def check_examples(self, examples: Sequence[TextExample[LabelT]], counts: ExampleCounts, path: DataPath) -> None:
+        if counts.empty == len(examples):
+            raise InputError(
+                f"{path}: no example has any text in {' or '.join(map(repr, self.files.columns.texts))}: there is "
+                "nothing to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and "
+                "text_b"
+            )
 
     def remembered(self) -> dict[str, Any]:
         return {

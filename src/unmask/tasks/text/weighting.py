@@ -16,20 +16,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
+from unmask.tasks.base import TaskModule
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.settings import TaskSettings
 
 
-def weigh_labels(module: SequenceModule, labels: NDArray[np.generic], num_labels: int, settings: TaskSettings) -> None:
+def weigh_labels(module: TaskModule, labels: NDArray[np.generic], num_labels: int, settings: TaskSettings) -> None:
     """Lets a classifier learn by the weighted or smoothed loss, where the settings ask for one.
 
     Args:
+        module: a `SequenceModule`.
         labels: of the training examples: (examples,) ids, or (examples, labels) 1 or 0; `IGNORE_INDEX` where there is
             none.
     """
     smoothing, is_balanced = settings.label_smoothing, settings.class_weights == "balanced"
     if not smoothing and not is_balanced:
         return
+    assert isinstance(module, SequenceModule)
     if labels.ndim == 1:
         weights = balanced_weights(labels, num_labels) if is_balanced else torch.ones(num_labels)
         module.learn_by(partial(smoothed_cross_entropy, smoothing=smoothing), weights)

@@ -128,7 +128,7 @@ def test_thresholds_decide_and_are_remembered() -> None:
     assert [each["labels"] for each in task.decode([], None, logits)] == [["b"], ["a"]]  # type: ignore[arg-type]
     assert task.remembered()["thresholds"] == {"a": 0.7, "b": 0.2}
     assert "thresholds" not in new_task(**MANY).remembered()
-    both = task.with_mean_thresholds([task, new_task(**MANY)])  # type: ignore[attr-defined]
+    both = task.together([task, new_task(**MANY)], {})
     assert both.settings.thresholds == pytest.approx({"a": 0.6, "b": 0.35})
 
 
