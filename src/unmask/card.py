@@ -24,7 +24,7 @@ from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.info import describe_model
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
-from unmask.io.progress import human_number
+from unmask.io.progress import human_number, named
 from unmask.io.writing import write_text
 from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in, read_any_config
 from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
@@ -33,7 +33,6 @@ from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import examples_in_words, flatten, last_evaluation
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.rows import named
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics

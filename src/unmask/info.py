@@ -33,7 +33,7 @@ from unmask.io.paths import (
     as_path,
     is_onnx,
 )
-from unmask.io.progress import human_bytes, human_count
+from unmask.io.progress import human_bytes, human_count, named
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import MADE_BY, family_in, read_any_config, read_class
 from unmask.models.hub.uses import commands_for, use_of
@@ -42,7 +42,6 @@ from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name
 from unmask.store.store import TokenStore
-from unmask.tasks.rows import named
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics

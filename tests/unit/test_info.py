@@ -208,3 +208,8 @@ def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
         format_description(describe(tmp_path / "ensemble"))
         == f"{tmp_path}/ensemble: an ensemble\n  members  ../a, ../b"
     )
+
+
+def test_labels_with_commas_can_be_told_apart() -> None:
+    description = {"path": "a", "kind": "model", "labels": ["연기/배우, 음악", "소리"]}
+    assert format_description(description).endswith("labels  '연기/배우, 음악', 소리")

@@ -24,6 +24,7 @@ from unmask.cli.options import (
     given_files,
     table_settings,
 )
+from unmask.io.progress import counted
 
 if TYPE_CHECKING:
     from unmask.io.input_files import InputFiles
@@ -210,7 +211,7 @@ def _print_pairs(every: list[dict[str, Any]], checkpoints: bool) -> None:
         for each in every:
             print(f"step {each['step']:>9,}  {each['metrics']['accuracy']:5.1f}")
     mean, n, paradigms = results["metrics"], results["n"], results["paradigms"]
-    print(f"{n:,} pair{'s' * (n != 1)} in {len(paradigms)} paradigm{'s' * (len(paradigms) != 1)}; a coin gives 50.0")
+    print(f"{counted(n, 'pair')} in {counted(len(paradigms), 'paradigm')}; a coin gives 50.0")
     for name, figures in paradigms.items():
         print(f"  {name:<56} {figures['accuracy']:5.1f}  ({figures['low']:.1f} to {figures['high']:.1f})")
     for name, percent in results["terms"].items():

@@ -22,7 +22,7 @@ from unmask.corpus.source import names_of, utf8_size
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.paths import as_path
-from unmask.io.progress import Progress
+from unmask.io.progress import Progress, counted, listed
 
 MOST_NAMES = 5
 """How many of the files that are left out are named."""
@@ -137,8 +137,7 @@ def _warn_of_left_out(files: Sequence[Path], read: Sequence[Path]) -> None:
     are_read = {path.resolve() for path in read}
     names = sorted({str(path) for path in files if path.resolve() not in are_read})
     if names:
-        shown = ", ".join([*names[:MOST_NAMES], *(["..."] if len(names) > MOST_NAMES else [])])
-        logger.warning("%s of other kinds left out: %s", f"{len(names):,} file{'' if len(names) == 1 else 's'}", shown)
+        logger.warning("%s of other kinds left out: %s", counted(len(names), "file"), listed(names, MOST_NAMES))
 
 
 def _refuse_column_of_text(files: Sequence[Path], reading: ReadingSettings) -> None:

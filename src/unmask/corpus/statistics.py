@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.corpus.cleaning.cleaning import COMPOSED
 from unmask.corpus.documents import CorpusCounts
-from unmask.io.progress import human_bytes
+from unmask.io.progress import counted, human_bytes
 
 _HEADER = ("", "documents", "count", "bytes", "share")
 _MOST_NAME_CHARACTERS = 44
@@ -40,19 +40,19 @@ def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
         skipped, dropped = counts.skipped, {reason: lost.count for reason, lost in counts.dropped.items()}
     else:
         skipped, dropped = counts["skipped"], {reason: lost["count"] for reason, lost in counts["dropped"].items()}
-    losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in skipped.items()]
-    losses += [f"{_counted(count, 'document')} dropped: {reason}" for reason, count in dropped.items()]
+    losses = [f"{counted(count, 'record')} passed over: {reason}" for reason, count in skipped.items()]
+    losses += [f"{counted(count, 'document')} dropped: {reason}" for reason, count in dropped.items()]
     return f" ({'; '.join(losses)})" if losses else ""
 
 
 def _describe_input(statistics: Mapping[str, Any]) -> Iterator[str]:
     """The files, and what is not in the table because it never was a document."""
     empty = f", {statistics['empty_files']:,} without a document" if statistics["empty_files"] else ""
-    yield f"read {_counted(statistics['files'], 'file')}{empty}: {human_bytes(statistics['file_bytes'])}"
+    yield f"read {counted(statistics['files'], 'file')}{empty}: {human_bytes(statistics['file_bytes'])}"
     for reason, count in statistics["skipped"].items():
-        yield f"passed over {_counted(count, 'record')}: {reason}"
+        yield f"passed over {counted(count, 'record')}: {reason}"
     if statistics["long_lines"]:
-        yield f"met {_counted(statistics['long_lines'], 'line')} of more than a megabyte"
+        yield f"met {counted(statistics['long_lines'], 'line')} of more than a megabyte"
 
 
 def _rows(statistics: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -89,7 +89,3 @@ def _name_of(name: str, count: int) -> str:
     """`documents_without_tokens` in words, of one its first plural in the singular."""
     words = name.replace("_", " ")
     return re.sub(r"s\b", "", words, count=1) if count == 1 else words
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unmask.io.progress import counted
+
 Level = Literal["good", "note", "warning", "fault"]
 LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "good")  # in the order in which a page lists them
 
@@ -77,7 +79,7 @@ class Sample:
     def facts(self) -> str:
         """What is said of the sequence as a whole."""
         counts = {"token": len(self.tokens), "target": self.num_targets}
-        said = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()]
+        said = [counted(count, name) for name, count in counts.items()]
         return ", ".join([*said, *filter(None, [self.sequence_label])])
 
 

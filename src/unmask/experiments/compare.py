@@ -18,10 +18,9 @@ from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import STANDARD_INPUT, DataPath, as_files
 from unmask.io.paths import RECIPE
-from unmask.io.progress import Progress
+from unmask.io.progress import Progress, listed
 from unmask.recipe.loading import read_recipe
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, chosen_last, positive_label
-from unmask.tasks.rows import listed
 
 logger = logging.getLogger("unmask")
 

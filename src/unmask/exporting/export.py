@@ -23,7 +23,7 @@ from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import CERTIFICATE, CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory, refuse_link_out_of
-from unmask.io.progress import human_bytes
+from unmask.io.progress import counted, human_bytes
 from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
 from unmask.models.google.checkpoint import find_index
@@ -238,7 +238,7 @@ def _sentence(certificate: dict[str, Any]) -> str:
         f"{human_bytes(size['before'])} before, "
         f"{human_bytes(size['after'])} after; one example {latency['before']:,.4g} ms before, "
         f"{latency['after']:,.4g} ms after, "
-        f"{certificate['threads']} thread{'' if certificate['threads'] == 1 else 's'}."
+        f"{counted(certificate['threads'], 'thread')}."
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
+from unmask.io.progress import counted, named
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier
@@ -14,7 +15,6 @@ from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task, TaskModule
-from unmask.tasks.rows import named
 
 
 def module_on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: ModelSource) -> TaskModule:
@@ -48,9 +48,9 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
         number, wanted = len(loaded.labels or ()), len(task.labels) or 1
         if _problem_type(loaded) != task.problem_type or (not task.labels and number != wanted):
             raise ModelError(
-                f"{source} has a head for {_problem_type(loaded)} with {_outputs(number)}, and {settings.task.name} "
-                f"needs one for {task.problem_type} with {_outputs(wanted)}: leave out keep_head, or start from a "
-                "model of the same kind"
+                f"{source} has a head for {_problem_type(loaded)} with {counted(number, 'output')}, and "
+                f"{settings.task.name} needs one for {task.problem_type} with {counted(wanted, 'output')}: leave "
+                "out keep_head, or start from a model of the same kind"
             )
     if task.labels and loaded.labels != task.labels:
         raise ModelError(
@@ -97,7 +97,3 @@ def _problem_type(loaded: LoadedModel) -> str:
     """How to read the logits of a sequence classifier; where the model does not say, as `transformers` does."""
     alone = "regression" if len(loaded.labels or ()) == 1 else "single_label_classification"
     return loaded.problem_type or alone
-
-
-def _outputs(count: int) -> str:
-    return f"{count} output{'' if count == 1 else 's'}"

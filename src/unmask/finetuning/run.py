@@ -26,7 +26,7 @@ from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import accuracy_interval
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES
-from unmask.io.progress import figures_in_a_line, human_count
+from unmask.io.progress import figures_in_a_line, human_count, listed
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config
@@ -38,7 +38,6 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Task, TaskModule, chosen_last, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
-from unmask.tasks.rows import listed
 from unmask.tasks.tagging.module import FEATURES
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model

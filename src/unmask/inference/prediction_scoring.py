@@ -19,6 +19,7 @@ from unmask.inference.task_options import (
     naming_columns,
 )
 from unmask.io.input_files import DataPath, as_files
+from unmask.io.progress import listed
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, find_field
 from unmask.io.tables import read_jsonl
@@ -26,7 +27,6 @@ from unmask.tasks.base import Example, ExampleCounts, Task
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import listed
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from unmask.config import as_settings, build_settings, parse_overrides
 from unmask.errors import ColumnError, SettingsError, UserError
+from unmask.io.progress import listed
 from unmask.tasks.base import Task
-from unmask.tasks.rows import listed
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.text.text_task import TextTask

@@ -176,10 +176,14 @@ def read_json(file: IO[bytes], name: str) -> Iterator[Row]:
             raise InputError(f"{name}: not JSON: the list does not end where the file does; fetch or make it again")
 
 
+def shown(value: Any) -> str:
+    """The beginning of a value as JSON, for messages."""
+    return json.dumps(value, ensure_ascii=False, default=str)[:60]
+
+
 def no_object(value: Any) -> str:
     """What is wrong with a JSON value that is no row."""
-    shown = json.dumps(value, ensure_ascii=False)[:60]
-    return f'expected a JSON object, such as {{"text": "..."}}; found {shown}'
+    return f'expected a JSON object, such as {{"text": "..."}}; found {shown(value)}'
 
 
 def check_size(path: Path, error: type[UserError] = InputError) -> None:

@@ -1,6 +1,6 @@
 """Progress of long work on standard error: a bar on a terminal, lines elsewhere, nothing within the first two seconds.
 
-Also how counts, durations and sizes are formatted, here and wherever else they are shown.
+Also how counts, durations, sizes and lists of names are formatted, here and wherever else they are shown.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO, TypeVar
@@ -278,6 +278,22 @@ def human_number(value: Any) -> str:
 def figures_in_a_line(figures: Mapping[str, float | None]) -> str:
     """Results by name, in a line: `accuracy 0.8125 · f1 0.75`."""
     return " · ".join(f"{name} {human_number(value)}" for name, value in figures.items())
+
+
+def counted(count: int, what: str) -> str:
+    """`1 file`, `1,234 files`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def named(labels: Iterable[str]) -> str:
+    """Labels in a line; one with a comma in it is between quotes."""
+    return ", ".join(repr(label) if "," in label else label for label in labels)
+
+
+def listed(items: Sequence[str], most: int = 10) -> str:
+    """The first few of some items, for a message: `a, b and 3 more`."""
+    shown_items = named(items[:most])
+    return shown_items if len(items) <= most else f"{shown_items} and {len(items) - most:,} more"
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

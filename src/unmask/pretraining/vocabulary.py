@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenizers.models import WordPiece
 
 from unmask.errors import SettingsError
+from unmask.io.progress import listed
 from unmask.pretraining.start import Start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
@@ -17,8 +18,6 @@ from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 logger = logging.getLogger("unmask")
-
-_MOST_SHOWN = 5
 
 
 def check_vocabulary(start: Start, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:
@@ -145,12 +144,11 @@ def _warn_of_added(settings: PretrainRecipe, before: TextTokenizer, known: int) 
     """Warns of tokens that were added to a model's tokenizer but not to the model (`add_tokens` of `transformers`
     without `resize_token_embeddings`)."""
     added = before.token_strings[known:]
-    listed = ", ".join(added[:_MOST_SHOWN]) + (", ..." if len(added) > _MOST_SHOWN else "")
     logger.warning(
         "%s: the model gets the %s that it lacks (%s), each as the mean of the pieces it was written with before",
         _both_sizes(settings, before, known),
         f"{len(added):,}",
-        listed,
+        listed(added),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from unmask.errors import ColumnError, InputError, SettingsError
+from unmask.io.json_text import shown
 from unmask.io.rows import Row, as_seen, cut_short, similar_columns
 from unmask.tasks.settings import ColumnSettings
 
@@ -44,11 +45,6 @@ def alike(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def shown(value: Any) -> str:
-    """The beginning of a value as JSON, for messages."""
-    return json.dumps(value, ensure_ascii=False, default=str)[:60]
-
-
 def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> list[Any] | None:
     """The JSON list that the cell of a table holds; None for any other text.
 
@@ -72,17 +68,6 @@ def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> lis
             ) from error
         return None
     return decoded if isinstance(decoded, list) else None
-
-
-def named(labels: Iterable[str]) -> str:
-    """Labels in a line; one with a comma in it is between quotes."""
-    return ", ".join(repr(label) if "," in label else label for label in labels)
-
-
-def listed(items: Sequence[str], most: int = 10) -> str:
-    """The first few of some items, for a message: `a, b and 3 more`."""
-    shown_items = named(items[:most])
-    return shown_items if len(items) <= most else f"{shown_items} and {len(items) - most:,} more"
 
 
 def check_columns(columns: ColumnSettings, allowed: Iterable[str], expected: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.tasks.rows import alike, listed
+from unmask.io.progress import listed
+from unmask.tasks.rows import alike
 
 logger = logging.getLogger("unmask")
 

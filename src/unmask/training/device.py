@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from unmask.errors import SettingsError
-from unmask.io.progress import human_bytes
+from unmask.io.progress import counted, human_bytes
 
 if TYPE_CHECKING:
     from unmask.models.elmo.settings import Sizes
@@ -281,7 +281,7 @@ def describe_cpu() -> str:
     instructions = [name for key, name in _CPU_INSTRUCTIONS.items() if capabilities.get(key)]
     parts = [
         *([str(capabilities["cpu_name"])] if capabilities.get("cpu_name") else []),
-        *([f"{cores} physical core{'' if cores == 1 else 's'}"] if cores else []),
+        *([counted(cores, "physical core")] if cores else []),
         " and ".join(instructions) or "neither AMX nor AVX512-BF16",
     ]
     return f"CPU ({', '.join(parts)})"

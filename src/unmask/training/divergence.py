@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import OutputError
+from unmask.io.progress import counted
 from unmask.io.writing import write_json, writing_directory
 from unmask.training.settings import TrainSettings
 from unmask.training.stepping.protocol import StepFigures
@@ -97,7 +98,7 @@ def advise(settings: TrainSettings, step: int, roll_backs: int, has_checkpoint: 
         interval = " and a train.save_every" if settings.save_every is None else ""
         return f"{again}, or {past}{interval}; its earlier checkpoints are kept"
     if roll_backs:
-        times = f"{roll_backs} time{'s' * (roll_backs > 1)}, as often as train.max_roll_backs allows"
+        times = f"{counted(roll_backs, 'time')}, as often as train.max_roll_backs allows"
         return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
     nothing = f"There is no checkpoint to roll back to yet. {again}"
     if step == 1:

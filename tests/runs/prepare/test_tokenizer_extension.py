@@ -73,15 +73,14 @@ def test_words_come_behind_the_entries(folder: Path, tmp_path: Path, name: str) 
         assert after.token_strings[index] == word
     said = extension.summary()
     assert f"4 words added behind {before.vocab_size} entries" in said
-    assert '2 already among the entries: "noon", "the"' in said
-    unknown = ", ".join(f'"{word}"' for word in extension.unknown)
-    assert f"of the added could not be spelt before: {unknown}; a model starts" in said
+    assert "2 already among the entries: noon, the" in said
+    assert f"of the added could not be spelt before: {', '.join(extension.unknown)}; a model starts" in said
 
 
 def test_characters_of_new_words_are_known_inside_longer_words_too(folder: Path, tmp_path: Path) -> None:
     extension = extend_tokenizer(folder / "old", write(tmp_path / "words.txt", "ㅋㅋ\n"), tmp_path / "new")
     assert (extension.added, extension.continuing) == (("ㅋㅋ",), ("##ㅋ",))
-    assert '\n1 of their characters added inside words too: "##ㅋ"' in extension.summary()
+    assert "\n1 of their characters added inside words too: ##ㅋ" in extension.summary()
     after = load_tokenizer(tmp_path / "new")
     [longer, behind] = after.encode_batch(["ㅋㅋㅋㅋ", "환자ㅋㅋ"])
     assert after.tokens(longer) == ["ㅋㅋ", "##ㅋ", "##ㅋ"]

@@ -197,7 +197,7 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: p
     mixture = write(tmp_path / "mixture.yaml", f"corpora: {{en: {{text: [{tmp_path}]}}}}")
     find_corpora([mixture], ReadingSettings(), CleaningSettings())
     names = ", ".join(str(tmp_path / f"{name}.html") for name in "bcdef")
-    assert caplog.messages == [f"9 files of other kinds left out: {names}, ..."]
+    assert caplog.messages == [f"9 files of other kinds left out: {names} and 4 more"]
     caplog.clear()
     find_corpora([text], ReadingSettings(), CleaningSettings())
     assert not caplog.messages

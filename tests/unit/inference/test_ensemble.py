@@ -16,13 +16,7 @@ from support.questions import qa_task
 from support.tasks import new_task
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.ensemble import (
-    check_tokenizers,
-    keep_chosen,
-    read_chosen,
-    read_members,
-    write_ensemble,
-)
+from unmask.inference.ensemble import check_tokenizers, keep_chosen, read_chosen, read_members, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.hub.directory import load_encoder

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.files import Terminal
-from unmask.io.progress import Progress, human_bytes, human_count, human_duration, open_bars, write_line
+from unmask.io.progress import (
+    Progress,
+    counted,
+    human_bytes,
+    human_count,
+    human_duration,
+    listed,
+    named,
+    open_bars,
+    write_line,
+)
 
 
 class Clock:
@@ -266,3 +276,13 @@ def test_human_count_reads_back_within_half_a_unit_of_its_third_digit(value: flo
     back = float(text.rstrip("kMBT")) * letters.get(text[-1], 1.0)
     # Three digits: at worst 1.005 is written as 1.00, half of a hundredth, relative .005.
     assert back == pytest.approx(value, rel=0.00501)
+
+
+def test_labels_with_commas_can_be_told_apart_in_a_line() -> None:
+    labels = ["연기/배우, 음악", "소리", "재미"]
+    assert named(labels) == "'연기/배우, 음악', 소리, 재미"
+    assert listed(labels, 2) == "'연기/배우, 음악', 소리 and 1 more"
+
+
+def test_one_is_not_plural() -> None:
+    assert [counted(number, "file") for number in (0, 1, 1234)] == ["0 files", "1 file", "1,234 files"]

@@ -1,4 +1,4 @@
-"""Columns that look like the missing one: every task names them as they are written. Labels in a line."""
+"""Columns that look like the missing one: every task names them as they are written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 from support.files import write_rows
 from support.tasks import new_task
 from unmask.errors import ColumnError, InputError
-from unmask.info import format_description
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.rows import choose_layout, listed, missing_column, named
+from unmask.tasks.rows import choose_layout, missing_column
 from unmask.tasks.settings import ColumnSettings
 
 CHOICE = new_task("choice", ColumnSettings(context="문맥", choices="보기", label="정답"))
@@ -76,12 +75,3 @@ def test_a_name_without_end_is_cut_and_compared_with_nothing() -> None:
             raise refused(Row({name: "x"}, "a:1"))
         assert len(str(error.value)) < 500
         assert time.process_time() - begin < 1
-
-
-def test_labels_with_commas_can_be_told_apart_in_a_line() -> None:
-    labels = ["연기/배우, 음악", "소리", "재미"]
-    assert named(labels) == "'연기/배우, 음악', 소리, 재미"
-    assert listed(labels, 2) == "'연기/배우, 음악', 소리 and 1 more"
-    assert format_description({"path": "a", "kind": "model", "labels": labels}).endswith(
-        "labels  '연기/배우, 음악', 소리, 재미"
-    )

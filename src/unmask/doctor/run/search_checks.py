@@ -12,8 +12,7 @@ from unmask.finetuning.search.summary import spread_in_words, what_was_not_learn
 from unmask.info import unreadable_summary
 from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
-from unmask.io.progress import human_number
-from unmask.tasks.rows import listed
+from unmask.io.progress import human_number, listed
 
 Summary = Mapping[str, Any]
 

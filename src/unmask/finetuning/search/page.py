@@ -12,11 +12,10 @@ from markupsafe import Markup
 
 from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
 from unmask.io.paths import TRIALS
-from unmask.io.progress import figures_in_a_line, human_number
+from unmask.io.progress import figures_in_a_line, human_number, listed
 from unmask.reports.figure import Panel, Series, draw_wide
 from unmask.reports.layout import write_page
 from unmask.reports.run_page import REPORT, in_words, words
-from unmask.tasks.rows import listed
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 
 Summary = Mapping[str, Any]

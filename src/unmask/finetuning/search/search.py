@@ -37,7 +37,7 @@ from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensem
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
-from unmask.io.progress import figures_in_a_line, human_duration, human_number
+from unmask.io.progress import figures_in_a_line, human_duration, human_number, listed
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import CONFIG
@@ -45,7 +45,6 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import REPORT, write_report
 from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import listed
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
+from unmask.io.json_text import shown
 from unmask.io.rows import Row, find_field
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import checked_text, choose_layout, shown
+from unmask.tasks.rows import checked_text, choose_layout
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.tagging.windows import SentenceWindow, cut_windows
 from unmask.tokenization.definition import Piece

@@ -36,10 +36,10 @@ from unmask.inference.example_sets import in_sets
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
+from unmask.io.progress import named
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, answer
-from unmask.tasks.rows import named
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.text.classification import Classification

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.io.progress import listed
 from unmask.models.google.tensor_bundle import open_bundle
 from unmask.models.hub.config import label_config
 from unmask.models.hub.files import read_json_file
@@ -108,10 +109,9 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
     names = [name for name in bundle.entries if not NOT_OF_THE_MODEL.fullmatch(name)]
     foreign = [name for name in names if not name.startswith(BEGINNINGS) or name.split("/")[-1] not in ENDINGS]
     if foreign or not names:
-        found = ", ".join(foreign[:3]) + (" ..." if len(foreign) > 3 else "")
         raise ModelError(
             f"{index}: expected the variables of Google's BERT or ELECTRA, such as bert/pooler/dense/kernel, and found "
-            f"{found or 'none'}: convert the model with the code that made it, or name another directory"
+            f"{listed(foreign, 3) or 'none'}: convert the model with the code that made it, or name another directory"
         )
     weights = {}
     for name in names:

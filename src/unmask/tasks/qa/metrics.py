@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
+from unmask.io.json_text import shown
+from unmask.io.progress import counted, listed
 from unmask.io.reading import open_input
 from unmask.tasks.qa.examples import QaExample
 
@@ -350,12 +352,9 @@ def _read_mapping(path: Path, kind: type | tuple[type, ...], what: str) -> dict[
     for identity, value in values.items():
         if isinstance(value, bool) or not isinstance(value, kind):
             expected = "a text" if kind is str else "a number"
-            raise InputError(f"{path}: the {what} of {identity} is {json.dumps(value)[:60]}: expected {expected}")
+            raise InputError(f"{path}: the {what} of {identity} is {shown(value)}: expected {expected}")
     return values
 
 
-def _some(identities: Iterable[str]) -> str:
-    """`12 questions (a, b, c ...)`."""
-    listed = list(identities)
-    shown = ", ".join(listed[:3])
-    return f"{len(listed):,} questions ({shown}{' ...' if len(listed) > 3 else ''})"
+def _some(identities: Sequence[str]) -> str:
+    return f"{counted(len(identities), 'question')} ({listed(identities, 3)})"

@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.json_text import begins_as_list, read_elements
+from unmask.io.json_text import begins_as_list, read_elements, shown
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
 from unmask.tasks.qa.triviaqa import read_triviaqa
-from unmask.tasks.rows import shown
 
 
 def read_questions(path: DataPath) -> Iterator[Row]:

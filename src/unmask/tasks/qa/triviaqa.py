@@ -10,7 +10,6 @@ aliases, each normalised, count as right; for that scorer NormalizedAliases as g
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.json_text import read_elements
+from unmask.io.json_text import read_elements, shown
 from unmask.io.rows import Row
 
 NUM_WORDS = 400
@@ -80,7 +79,7 @@ def _documents(datum: dict[str, Any], place: str) -> Iterator[Path]:
         for page in pages if isinstance(pages, list) else [None]:
             filename = page.get("Filename") if isinstance(page, dict) else None
             if not isinstance(filename, str) or not filename:
-                raise InputError(f"{place}: {name} is {json.dumps(pages)[:60]}: expected pages with a Filename")
+                raise InputError(f"{place}: {name} is {shown(pages)}: expected pages with a Filename")
             if Path(filename).is_absolute() or ".." in Path(filename).parts:
                 raise InputError(f"{place}: the document {filename!r} is outside the folder of evidence: take it out")
             yield Path(folder, filename)
@@ -94,7 +93,7 @@ def _answers(answer: Any, place: str) -> list[str]:
     if isinstance(answer, dict):
         texts = [answer.get("Value"), *(answer.get("Aliases") or []), *(answer.get("NormalizedAliases") or [])]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{place}: Answer is {json.dumps(answer)[:60]}: expected Value, Aliases and NormalizedAliases")
+        raise InputError(f"{place}: Answer is {shown(answer)}: expected Value, Aliases and NormalizedAliases")
     return list(dict.fromkeys(text for text in texts if text.strip()))
 
 

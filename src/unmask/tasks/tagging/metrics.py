@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
+from unmask.io.progress import named
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import named
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import Scheme, are_bio, find_entities, split_tag, to_bio
 

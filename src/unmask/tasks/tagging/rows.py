@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from unmask.errors import ColumnError, InputError
+from unmask.io.json_text import shown
 from unmask.io.rows import Row, cut_short, similar_columns
-from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column, shown
+from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column
 from unmask.tasks.tagging.conll import SentenceRow
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
+from unmask.io.progress import named
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
@@ -26,7 +27,7 @@ from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask, 
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import check_columns, named
+from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.progress import Progress
+from unmask.io.progress import Progress, listed
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import listed
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.class_names import naming_classes

@@ -8,11 +8,12 @@ from typing import Any, Generic, TypeVar
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
+from unmask.io.progress import listed
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, window_bounds
-from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed, same_column
+from unmask.tasks.rows import check_columns, checked_text, choose_layout, same_column
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import assemble

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.tasks.rows import listed
+from unmask.io.progress import listed
 from unmask.tasks.text.calibration import Reliability, best_temperature, best_thresholds
 from unmask.tasks.text.examples import TextExample
 

@@ -16,13 +16,12 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath
-from unmask.io.progress import Progress
+from unmask.io.progress import Progress, listed, named
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import listed, named
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.text.calibration import sureness
 from unmask.tasks.text.class_names import naming_classes

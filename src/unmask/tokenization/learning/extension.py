@@ -23,6 +23,7 @@ from pathlib import Path
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
+from unmask.io.progress import listed
 from unmask.io.reading import open_input
 from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, writing_directory
 from unmask.tokenization.definition import json_bytes
@@ -52,15 +53,15 @@ class Extension:
         lines = [f"{len(self.added):,} words added behind {first:,} entries, which keep their ids"]
         if self.continuing:
             lines.append(
-                f"{len(self.continuing):,} of their characters added inside words too: {_listed(self.continuing)}"
+                f"{len(self.continuing):,} of their characters added inside words too: {listed(self.continuing)}"
             )
         if self.known:
-            lines.append(f"{len(self.known):,} already among the entries: {_listed(self.known)}")
+            lines.append(f"{len(self.known):,} already among the entries: {listed(self.known)}")
         if self.num_repeated:
             lines.append(f"{self.num_repeated:,} lines repeat a word of an earlier line")
         if self.unknown:
             lines.append(
-                f"{len(self.unknown):,} of the added could not be spelt before: {_listed(self.unknown)}; a model "
+                f"{len(self.unknown):,} of the added could not be spelt before: {listed(self.unknown)}; a model "
                 "starts each of them as its unknown token"
             )
         return "\n".join(lines)
@@ -207,7 +208,3 @@ def _with_added_tokens(opened: OpenedDirectory, entries: tuple[str, ...], new: t
     if "added_tokens.json" in opened.files:
         files["added_tokens.json"] = json_bytes(json.loads(opened.files["added_tokens.json"]) | ids)
     return opened.files | files
-
-
-def _listed(words: tuple[str, ...]) -> str:
-    return ", ".join(f'"{word}"' for word in words[:_MOST_SHOWN]) + (", ..." if len(words) > _MOST_SHOWN else "")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.io.progress import figures_in_a_line
+from unmask.io.progress import counted, figures_in_a_line
 from unmask.models.trained import TrainedModule
 from unmask.training.averaging import WeightAverage
 from unmask.training.distributed import Ranks
@@ -81,8 +81,7 @@ class Evaluations:
         state.best = newest_best(state.best, state.step, state.evaluation, metric, self.module)
         if state.has_lost_patience(self.settings):
             best = f"{state.best.evaluation[metric.name]:.4g}, that of step {state.best.step:,}"
-            count = state.best.evaluations_since
-            since = f"for {count} evaluation{'' if count == 1 else 's'}"
+            since = f"for {counted(state.best.evaluations_since, 'evaluation')}"
             logger.info("%s has not been better than %s, %s: the run ends here", metric.name, best, since)
 
     def give_final_weights(self, state: TrainState) -> Ending:

@@ -164,7 +164,7 @@ def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(tmp_
     [
         (["scale/.ATTRIBUTES/VARIABLE_VALUE"], "scale/.ATTRIBUTES/VARIABLE_VALUE"),  # TensorFlow 2's
         ([*ENCODER, "bert/encoder/layer_0/surprise"], "bert/encoder/layer_0/surprise"),
-        ([*ENCODER, *(f"gpt/{number}/bias" for number in range(5))], r"gpt/0/bias, gpt/1/bias, gpt/2/bias \.\.\."),
+        ([*ENCODER, *(f"gpt/{number}/bias" for number in range(5))], "gpt/0/bias, gpt/1/bias, gpt/2/bias and 2 more"),
         (["global_step", "bert/pooler/dense/bias/adam_m"], "none"),
     ],
 )

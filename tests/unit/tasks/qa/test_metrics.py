@@ -204,8 +204,8 @@ def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
         number, metrics = scored("squad2", data, answers, probabilities, 0.6)
     assert (number, metrics["exact"], metrics["NoAns_exact"]) == (2, 100.0, 100.0)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "no prediction for 1 questions (b): they are left out, as the official scorer does",
-        f"predictions for 1 questions (z), which {data} does not have",
+        "no prediction for 1 question (b): they are left out, as the official scorer does",
+        f"predictions for 1 question (z), which {data} does not have",
     ]
     data = squad(tmp_path / "data.json", a=["kite"], b=["blue"])
     assert scored("squad1", data, answers) == (2, {"exact_match": 50.0, "f1": 50.0})
@@ -226,7 +226,7 @@ def test_a_withheld_answer_is_wrong_where_there_is_one(tmp_path: Path) -> None:
     ("answers", "probabilities", "message"),
     [
         ([], None, r"p\.json: expected one JSON object, \{id: answer\}"),
-        ({"a": 1}, None, r"p\.json: the answer of a is 1: expected a text"),
+        ({"a": ["연"]}, None, r"p\.json: the answer of a is \[\"연\"\]: expected a text"),
         ({"z": "x"}, None, r"p\.json: no prediction for any question of .*data\.json"),
         ({"a": "x"}, {"b": 1}, r"n\.json: no probability for a"),
         ({"a": "x"}, {"a": "1"}, r"n\.json: the probability of no answer of a is \"1\": expected a number"),
