@@ -46,8 +46,7 @@ _NOT_WRITABLE = (
 
 def own_place(path: Path) -> Path:
     """The place where a neighbour can be put beside a file or a directory: where a link leads, and what `.` is."""
-    is_link = os.path.islink(path)  # `Path.is_symlink` raises for a name that is too long
-    return path.resolve() if is_link or not path.name else path
+    return path.resolve() if os.path.islink(path) or not path.name else path  # `is_symlink` refuses a long name
 
 
 @contextmanager
@@ -128,7 +127,7 @@ def _becoming(path: Path, unfinished: Path, overwrite: bool) -> Iterator[None]:
         except BaseException:
             if _is_still(made, unfinished):
                 with suppress(OSError):
-                    _remove(unfinished)
+                    remove(unfinished)
             raise
     _flush_entries(path.parent)
 
@@ -139,10 +138,11 @@ def _remove_left(unfinished: Path) -> None:
         if unfinished.exists() and not unfinished.is_symlink():
             with suppress(OSError):  # another user's, who may have forbidden to read it
                 held.enter_context(alone_in(unfinished))
-        _remove(unfinished)
+        remove(unfinished)
 
 
-def _remove(place: Path) -> None:
+def remove(place: Path) -> None:
+    """Removes a directory with all in it, or a file or link; there may be none."""
     if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     else:

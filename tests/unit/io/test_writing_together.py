@@ -114,7 +114,7 @@ def test_another_one_may_come_first_at_any_moment(
         pytest.fail("was opened")
     monkeypatch.setattr(os, "open", open_now)
     left.mkdir()
-    monkeypatch.setattr("unmask.io.writing._remove", lambda place: None)
+    monkeypatch.setattr("unmask.io.writing.remove", lambda place: None)
     with pytest.raises(AnotherProcess, match=WORKS_THERE), opened(tmp_path / "out.d"):
         pytest.fail("was opened")
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 
 from unmask.errors import CheckpointError
 from unmask.io.json_text import read_object
-from unmask.io.writing import sha256
+from unmask.io.writing import remove, sha256
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
@@ -222,14 +221,6 @@ def _link(directory: Path, first: Path, digest: str) -> Checkpoint | None:
     except (CheckpointError, OSError):
         return None
     return Checkpoint(directory, state)
-
-
-def remove(directory: Path) -> None:
-    """Removes a checkpoint, or the link or file that has its name; it may be missing."""
-    if directory.is_dir() and not directory.is_symlink():
-        shutil.rmtree(directory)
-    else:
-        directory.unlink(missing_ok=True)
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:

@@ -28,6 +28,7 @@ from unmask.io.writing import (
     put_back,
     refuse_existing,
     refuse_foreign,
+    remove,
     remove_replaced,
     write_text,
     writing,
@@ -160,7 +161,8 @@ def _removing_refused(directory: Path, keeps: Sequence[str], is_new: bool) -> It
     try:
         yield
     except UserError:
-        _remove_but(directory, keeps)
+        for name in _names(directory).difference(keeps):
+            remove(directory / name)
         if is_new and not _names(directory):
             directory.rmdir()
         raise
@@ -231,16 +233,6 @@ def beginning_run(
 
 def _names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
-
-
-def _remove_but(directory: Path, keeps: Sequence[str]) -> None:
-    """Removes what a directory holds besides these names."""
-    for name in _names(directory).difference(keeps):
-        path = directory / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _holds_only(directory: Path, names: Sequence[str]) -> bool:

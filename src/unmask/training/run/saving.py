@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import OutputError
-from unmask.io.writing import UNFINISHED, describe_file, write_json, writing_directory
-from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, remove, state_digest, step_of
+from unmask.io.writing import UNFINISHED, describe_file, remove, write_json, writing_directory
+from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, state_digest, step_of
 from unmask.training.settings import TrainSettings
 
 logger = logging.getLogger("unmask")
