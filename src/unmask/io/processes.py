@@ -65,15 +65,19 @@ class WorkerProcess:
 
     def how_it_ended(self) -> str:
         """The same in words."""
-        code = self.exit_code()
-        if code >= 0:
-            return f"ended with exit code {code}"
-        return f"was killed by {signal.Signals(-code).name}{' (out of memory?)' * (code == -signal.SIGKILL)}"
+        return how_it_ended(self.exit_code())
 
     def close(self) -> None:
         """Kills the process: an idle one has nothing to save, and would take seconds to free its memory."""
         self.process.kill()
         self._executor.shutdown()
+
+
+def how_it_ended(code: int) -> str:
+    """How a process ended, by its exit code, or minus the number of the signal that killed it; for messages."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}{' (out of memory?)' * (code == -signal.SIGKILL)}"
 
 
 @contextmanager

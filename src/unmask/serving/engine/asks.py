@@ -64,7 +64,7 @@ class ModelFacts:
 
     name: str
     endpoints: tuple[str, ...]
-    columns: list[list[str]]
+    columns: tuple[tuple[str, ...], ...]
     description: dict[str, Any]
 
 

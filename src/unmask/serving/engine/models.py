@@ -132,18 +132,19 @@ class ServedModel:
     def facts(self) -> ModelFacts:
         """What is known of it without asking it."""
         is_labelling = self.endpoints[0] in labelling_endpoints()
-        return ModelFacts(self.name, self.endpoints, self.task.columns if is_labelling else [], self._describe())
+        columns = self.task.predictor.task.text_columns if is_labelling else ()
+        return ModelFacts(self.name, self.endpoints, columns, self._describe())
 
     def _describe(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "unmask"}
         entry["uses"] = list(self.endpoints)
         if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):
-            entry["task"] = self.task.kind
-            entry["labels"] = list(self.task.labels)
-            if (thresholds := self.task.thresholds) is not None:
-                entry |= {"multi_label": True, "thresholds": thresholds}
-            if self.task.columns:
-                entry["columns"] = self.task.columns
+            task = self.task.predictor.task
+            entry |= {"task": task.kind, "labels": list(task.labels)}
+            if task.label_thresholds is not None:
+                entry |= {"multi_label": True, "thresholds": task.label_thresholds}
+            if task.text_columns:
+                entry["columns"] = task.text_columns
         if "fill-mask" in self.endpoints:
             entry["mask_token"] = self.masks.mask_token
         if "checkpoints" in self.endpoints:
@@ -177,7 +178,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
 def _open_main_use(name: str, path: str | Path, precision: str) -> ServedModel:
     if (Path(path) / ENSEMBLE).is_file():
         model = ServedModel(name, Path(path), precision)
-        model.endpoints = (FACTS[model.use("task").kind].endpoint,)
+        model.endpoints = (FACTS[model.use("task").predictor.task.kind].endpoint,)
         return model
     directory = model_directory(path)
     model = ServedModel(name, directory, precision)
@@ -187,7 +188,7 @@ def _open_main_use(name: str, path: str | Path, precision: str) -> ServedModel:
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
         if "predict" in commands:
-            model.endpoints = (FACTS[model.use("task").kind].endpoint, "tokenize")
+            model.endpoints = (FACTS[model.use("task").predictor.task.kind].endpoint, "tokenize")
         elif "fill-mask" in commands:
             model.use("masks")
             model.endpoints = ("fill-mask", *rest)
@@ -196,7 +197,7 @@ def _open_main_use(name: str, path: str | Path, precision: str) -> ServedModel:
             model.endpoints = (*rest,)
         return model
     if "predict" in commands:
-        model.endpoints = (FACTS[model.use("task").kind].endpoint, *rest)
+        model.endpoints = (FACTS[model.use("task").predictor.task.kind].endpoint, *rest)
     elif "generate" in commands:
         model.use("generation")
         model.endpoints = ("generate", "score", "pairs", *rest)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from unmask.errors import UserError
 from unmask.io.cores import quota_of_cores
-from unmask.io.processes import signals_held_back
+from unmask.io.processes import how_it_ended, signals_held_back
 from unmask.serving.engine.asks import Answers, Ask, Fault, ModelFacts, Refused, Reply, end
 from unmask.serving.settings import Limits
 
@@ -146,10 +146,7 @@ class EngineProcess:
 
     def _how_it_ended(self) -> str:
         self._process.join()
-        code = self._process.exitcode or 0
-        how = f"signal {-code}" if code < 0 else f"code {code}"
-        memory = ": the system ends processes so when memory runs out" if code == -signal.SIGKILL else ""
-        return f"the process that computes has ended ({how}{memory}): start the server again"
+        return f"the process that computes {how_it_ended(self._process.exitcode or 0)}: start the server again"
 
 
 _GIVEN_UP = "given up"

@@ -34,7 +34,6 @@ from unmask.serving.engine.asks import Reading, Refused, Reply, too_much
 from unmask.serving.engine.batching import Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
-from unmask.tasks.kinds import TaskKind
 from unmask.tasks.minimal_pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -53,26 +52,6 @@ class TaskUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self.predictor: Predictor = load_predictor(directory, precision=precision)
-
-    @property
-    def kind(self) -> TaskKind:
-        """A key of `unmask.tasks.table.TASKS`."""
-        return self.predictor.task.kind
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Of the task; empty if it has none."""
-        return tuple(self.predictor.task.labels)
-
-    @property
-    def thresholds(self) -> dict[str, float] | None:
-        """From which probability on each label is given, if a text may have any number; None if it has one."""
-        return self.predictor.task.label_thresholds
-
-    @property
-    def columns(self) -> list[list[str]]:
-        """The names of the texts of an input: one way of writing it, or several; empty if it is no text or pair."""
-        return [list(names) for names in self.predictor.task.text_columns]
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.
