@@ -114,7 +114,7 @@ def train_peer(given: Namespace, data: Path) -> None:
     )
 
     from unmask.inference.pairs import open_scorer
-    from unmask.tasks.minimal_pairs.comparing import compare_pairs
+    from unmask.tasks.minimal_pairs.comparing import score_pairs
     from unmask.tasks.minimal_pairs.reading import read_paradigms, sample
     from unmask.training.device import choose_compute
 
@@ -151,7 +151,7 @@ def train_peer(given: Namespace, data: Path) -> None:
             self.measured += 1
             model.save_pretrained(run / "model")
             tokenizer.save_pretrained(run / "model")
-            mean = compare_pairs(open_scorer(run / "model"), few)["metrics"]
+            mean = score_pairs(open_scorer(run / "model"), few).figures()["metrics"]
             curve.append({"minutes": minutes, "pairs": mean["accuracy"]})
             self.spent += time.perf_counter() - now
 
@@ -180,7 +180,7 @@ def train_peer(given: Namespace, data: Path) -> None:
     model.save_pretrained(run / "model")
     tokenizer.save_pretrained(run / "model")
     (run / "results.json").write_text(json.dumps({"curve": curve}), encoding="utf-8")
-    results = compare_pairs(open_scorer(run / "model"), paradigms)
+    results = score_pairs(open_scorer(run / "model"), paradigms).figures()
     (run / ALL_PAIRS).write_text(json.dumps(results), encoding="utf-8")
 
 

@@ -109,14 +109,18 @@ def test_top_layers_of_three_streams_are_the_stored_ones(fixtures: Path, encoder
     for number in range(3):
         with h5py.File(fixtures / f"lm_embeddings_{number}.hdf5", "r") as file:
             expected.append([np.concatenate(list(file[str(place)][...]), 1) for place in range(10)])
-    memories: tuple[LstmState, LstmState] | None = None
+    memories: list[LstmState | None] = [None, None]
     worst = 0.0
     for place in range(10):
         batch = sentence_batch([streams[number][place].split() for number in range(3)])
         with torch.no_grad():
-            states, ended = encoder.read(batch, memories)
-        memories = (ended[FORWARD], ended[BACKWARD])
-        for number, sentence in enumerate(torch.split(states[-1], list(batch.lengths))):
+            words = encoder.embeddings(batch.columns["characters"])
+            forward, memories[FORWARD] = encoder.read_in(FORWARD, words, batch.lengths, memories[FORWARD])
+            mirrored = torch.cat([each.flip(0) for each in words.split(list(batch.lengths))])
+            backward, memories[BACKWARD] = encoder.read_in(BACKWARD, mirrored, batch.lengths, memories[BACKWARD])
+        tops = (each[-1].split(list(batch.lengths)) for each in (forward, backward))
+        for number, (ahead, back) in enumerate(zip(*tops, strict=True)):
+            sentence = torch.cat([ahead, back.flip(0)], 1)
             stored = torch.from_numpy(expected[number][place])
             worst = max(worst, float((sentence[1:-1] - stored).abs().max()))
             assert sentence[1:-1].shape == stored.shape

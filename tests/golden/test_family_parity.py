@@ -31,7 +31,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import HeadKind
 from unmask.models.heads.heads import needs_pooler, new_head
-from unmask.models.hub.config import config_of, find_class
+from unmask.models.hub.config import class_in, config_of
 from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model
 from unmask.models.settings import Architecture
 
@@ -58,7 +58,7 @@ LABELS = ("no", "yes", "나쁨")
 
 @pytest.mark.parametrize("class_name", [name for family in FAMILY_SIZES for name in ARCHITECTURES[family].classes])
 def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> None:
-    settings = settings_of(find_class(class_name)[0].name, causal=class_name == "BertLMHeadModel")
+    settings = settings_of(class_in({"architectures": [class_name]})[0].name, causal=class_name == "BertLMHeadModel")
     labels = {"id2label": dict(enumerate(LABELS)), "label2id": {name: number for number, name in enumerate(LABELS)}}
     labelled = class_name.endswith(("SequenceClassification", "TokenClassification"))
     theirs = new_theirs(class_name, settings, **labels if labelled else {})

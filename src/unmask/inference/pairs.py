@@ -19,7 +19,7 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.minimal_pairs.comparing import PairScores, compare_pairs, score_pairs, warn_of_alike
+from unmask.tasks.minimal_pairs.comparing import PairScores, score_pairs, warn_of_alike
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
@@ -109,7 +109,7 @@ def evaluate_checkpoints(
                     progress.advance(num_pairs)
                     continue
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
-                results.append({"step": step, **compare_pairs(scorer, paradigms, progress.advance)})
+                results.append({"step": step, **score_pairs(scorer, paradigms, progress.advance).figures()})
             if len(results) == 1:  # all have the same vocabulary
                 warn_of_alike(results[0]["alike"], paradigms, scorer)
     return results

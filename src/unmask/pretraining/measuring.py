@@ -19,7 +19,7 @@ from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.pretraining.plateau import Plateau, plateau_advice
 from unmask.recipe.tree import PretrainRecipe
-from unmask.tasks.minimal_pairs.comparing import compare_pairs, encode_pairs, read_alike, warn_of_alike
+from unmask.tasks.minimal_pairs.comparing import encode_pairs, read_alike, score_pairs, warn_of_alike
 from unmask.tasks.minimal_pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
 from unmask.training.run.log import METRICS, read_metrics
@@ -86,7 +86,7 @@ def evaluator(
         figures = measure(run.objective, run.module, run.held_out, compute)
         plateau.look(figures, run.steps.progress)
         if scorer is not None:
-            figures["pairs_accuracy"] = compare_pairs(scorer, run.pairs)["metrics"]["accuracy"] / 100
+            figures["pairs_accuracy"] = score_pairs(scorer, run.pairs).figures()["metrics"]["accuracy"] / 100
         return figures
 
     return evaluate

@@ -105,25 +105,13 @@ class ElmoEncoder(nn.Module):
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The words' vectors, twice side by side, then each layer's outputs of both directions; (tokens, hidden)."""
-        return self.read(batch)[0]
-
-    def read(
-        self, batch: Batch, memories: tuple[LstmState, LstmState] | None = None
-    ) -> tuple[list[Tensor], list[LstmState]]:
-        """As `hidden_states`, starting from the memory of each direction; also returns their memory afterwards.
-
-        Args:
-            memories: of each direction, (layers, texts, size); None: empty.
-        """
         vectors = self.embeddings(self._characters(batch))
-        states = [torch.cat([vectors, vectors], 1)]
         lengths = text_lengths(batch)
         backwards = _reversed(lengths, vectors.device)
-        given = memories or (None, None)
-        forward, after_forward = self.read_in(FORWARD, vectors, lengths, given[FORWARD])
-        backward, after_backward = self.read_in(BACKWARD, vectors[backwards], lengths, given[BACKWARD])
-        states += [torch.cat([one, other[backwards]], 1) for one, other in zip(forward, backward, strict=True)]
-        return states, [after_forward, after_backward]
+        forward, _ = self.read_in(FORWARD, vectors, lengths)
+        backward, _ = self.read_in(BACKWARD, vectors[backwards], lengths)
+        both = zip([vectors, *forward], [vectors, *(each[backwards] for each in backward)], strict=True)
+        return [torch.cat(states, 1) for states in both]
 
     def read_in(
         self, direction: int, vectors: Tensor, lengths: tuple[int, ...], memory: LstmState | None = None

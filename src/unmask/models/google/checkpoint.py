@@ -17,10 +17,10 @@ from typing import Any
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.io.json_text import read_object
 from unmask.io.progress import listed
 from unmask.models.google.tensor_bundle import open_bundle
 from unmask.models.hub.config import label_config
-from unmask.models.hub.files import read_json_file
 
 CONFIG = "bert_config.json"
 INDEX = "*.index"
@@ -103,7 +103,7 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
         ModelError: a file is missing, cut short or damaged, it is unclear which checkpoint is meant, or the checkpoint
             has variables that neither BERT nor ELECTRA has.
     """
-    given = read_json_file(directory / CONFIG)
+    given = read_object(directory / CONFIG, ModelError)
     index = find_index(directory)
     bundle = open_bundle(index)
     names = [name for name in bundle.entries if not NOT_OF_THE_MODEL.fullmatch(name)]

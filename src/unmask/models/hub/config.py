@@ -63,18 +63,14 @@ def label_config(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def find_class(name: object) -> tuple[Family, ModelClass] | None:
-    """The class of that name, and its family; None if no architecture has it."""
-    return next(
-        ((family, its) for family in ARCHITECTURES.values() for named, its in family.classes.items() if named == name),
-        None,
-    )
-
-
 def class_in(config: Mapping[str, Any]) -> tuple[Family, ModelClass] | None:
     """The family and the class of `architectures[0]`; None where that is no class that is known here."""
     named = config.get("architectures")
-    return find_class(named[0]) if isinstance(named, list) and named else None
+    name = named[0] if isinstance(named, list) and named else None
+    return next(
+        ((family, its) for family in ARCHITECTURES.values() for known, its in family.classes.items() if known == name),
+        None,
+    )
 
 
 def family_in(config: Mapping[str, Any]) -> Family | None:

@@ -32,7 +32,9 @@ def read_config(directory: Path) -> dict[str, Any]:
     """`config.json` as it is. Raises ModelError if there is none, or it is not a JSON object."""
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
-    return read_json_file(directory / CONFIG)
+    if not (directory / CONFIG).is_file():
+        raise ModelError(f"{directory / CONFIG} is missing: expected a model directory in the Hugging Face layout")
+    return read_object(directory / CONFIG, ModelError)
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
@@ -62,7 +64,7 @@ def read_head_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index_path: Path) -> dict[str, Tensor]:
-    places = read_json_file(index_path).get("weight_map")
+    places = read_object(index_path, ModelError).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
     weights: dict[str, Tensor] = {}
@@ -90,13 +92,6 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
                 f"{path} is a pointer of Git LFS, not the weights: fetch them with `git lfs pull` in that clone"
             ) from error
         raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
-
-
-def read_json_file(path: Path) -> dict[str, Any]:
-    """A JSON object in a file; raises ModelError if there is none, or `read_object` refuses it."""
-    if not path.is_file():
-        raise ModelError(f"{path} is missing: expected a model directory in the Hugging Face layout")
-    return read_object(path, ModelError)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

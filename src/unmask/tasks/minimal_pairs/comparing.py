@@ -109,13 +109,6 @@ def score_pairs(
     return PairScores(paradigms, scores, np.array([read_alike(*both) for both in encoded], dtype=bool))
 
 
-def compare_pairs(
-    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[float], None] = lambda _: None
-) -> dict[str, Any]:
-    """The figures of `score_pairs`, which has the same arguments."""
-    return score_pairs(scorer, paradigms, advance).figures()
-
-
 def encode_pairs(scorer: SentenceScorer, pairs: Sequence[MinimalPair]) -> list[tuple[Sentence, Sentence]]:
     """What the model reads of the right and of the wrong sentence of each pair.
 

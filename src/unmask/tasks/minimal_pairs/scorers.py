@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ _LONGEST = 512
 
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class MaskedScorer:
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
-        rows = _rows(sentences)
+        rows = _rows([each.ids for each in sentences])
         found = [np.zeros(len(each.ids)) for each in sentences]
         spans = [slice(*_text_span(self.tokenizer, each.ids)) for each in sentences]
         num_tokens = sum(len(each) * (span.stop - span.start) for each, span in zip(found, spans, strict=True))
@@ -225,15 +226,12 @@ class LeftToRightScorer:
         Args:
             sequences: ids, at least one each; no longer than `window`.
         """
-        results: list[Tensor] = [torch.zeros(0)] * len(sequences)
-        rows = EncodedExamples.from_lists(sequences, [len(ids) for ids in sequences])
-        for chosen, batch in rows.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
+
+        def scores(batch: Batch, _: Sequence[Ids]) -> list[Tensor]:
             with self.compute.autocast():
-                found = next_token_log_probabilities(self.encoder, self.masked_lm_head, batch.to(self.compute.device))
-            for number, of_sequence in zip(chosen.tolist(), found, strict=True):
-                results[number] = of_sequence
-            advance(len(chosen))
-        return results
+                return next_token_log_probabilities(self.encoder, self.masked_lm_head, batch)
+
+        return _in_batches([np.array(ids) for ids in sequences], self.compute.device, scores, advance)
 
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
         found = self.log_probabilities([each.ids.tolist() for each in sentences], advance)
@@ -273,7 +271,7 @@ class ElmoScorer:
             for ids, part in zip(of_batch, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
                 yield TokenScores(ids, -part.numpy())
 
-        return _in_batches(sentences, self.compute.device, scores, advance)
+        return _in_batches([each.ids for each in sentences], self.compute.device, scores, advance)
 
 
 @dataclass(frozen=True)
@@ -299,7 +297,7 @@ class DiscriminatorScorer:
                 span = slice(*_text_span(self.tokenizer, ids))
                 yield TokenScores(ids[span], part[span].numpy())
 
-        return _in_batches(sentences, self.compute.device, scores, advance)
+        return _in_batches([each.ids for each in sentences], self.compute.device, scores, advance)
 
 
 def new_scorer(
@@ -364,21 +362,21 @@ def _words_of(tokenizer: TextTokenizer, sentence: str) -> Ids:
     return np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
 
 
-def _rows(sentences: Sequence[Sentence]) -> EncodedExamples:
-    """A row for each sentence, of segment A."""
-    return EncodedExamples.from_lists([each.ids.tolist() for each in sentences], [len(each.ids) for each in sentences])
+def _rows(sequences: Sequence[Ids]) -> EncodedExamples:
+    """A row for each sequence, of segment A."""
+    return EncodedExamples.from_lists([ids.tolist() for ids in sequences], [len(ids) for ids in sequences])
 
 
 def _in_batches(
-    sentences: Sequence[Sentence],
+    sequences: Sequence[Ids],
     device: torch.device,
-    scores: Callable[[Batch, Sequence[Ids]], Iterable[TokenScores]],
+    scores: Callable[[Batch, Sequence[Ids]], Iterable[Value]],
     advance: Advance,
-) -> list[TokenScores]:
-    """Of each sentence what `scores` gives for those of a batch, from the batch and their ids."""
-    found: dict[int, TokenScores] = {}
-    for chosen, batch in _rows(sentences).batches_by_length(BATCH_TOKENS[device.type]):
+) -> list[Value]:
+    """Of each sequence of ids what `scores` gives for those of a batch, from the batch and their ids."""
+    found: dict[int, Value] = {}
+    for chosen, batch in _rows(sequences).batches_by_length(BATCH_TOKENS[device.type]):
         numbers = chosen.tolist()
-        found |= zip(numbers, scores(batch.to(device), [sentences[number].ids for number in numbers]), strict=True)
+        found |= zip(numbers, scores(batch.to(device), [sequences[number] for number in numbers]), strict=True)
         advance(len(numbers))
-    return [found[number] for number in range(len(sentences))]
+    return [found[number] for number in range(len(sequences))]

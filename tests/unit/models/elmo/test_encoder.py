@@ -78,9 +78,10 @@ def test_each_direction_sees_its_side_only() -> None:
 def test_the_memory_continues() -> None:
     encoder = new_encoder()
     whole = encoder(pack([[1, 2, 3, 4, 5]]))
-    _, (forward, backward) = encoder.read(pack([[1, 2, 3]]))
-    states, _ = encoder.read(pack([[4, 5]]), (forward, backward))
-    torch.testing.assert_close(states[-1][:, :5], whole[3:, :5])
+    vectors = encoder.embeddings(torch.from_numpy(TABLE[[1, 2, 3, 4, 5]].astype(np.int64)))
+    _, memory = encoder.read_in(FORWARD, vectors[:3], (3,))
+    outputs, _ = encoder.read_in(FORWARD, vectors[3:], (2,), memory)
+    torch.testing.assert_close(outputs[-1], whole[3:, :5])
 
 
 def test_characters_of_the_batch_come_first() -> None:
