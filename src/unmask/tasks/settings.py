@@ -42,6 +42,14 @@ def kind_of(name: TaskName) -> TaskKind:
     return KINDS[name] if name in KINDS else cast(TaskKind, name)
 
 
+def wrong_name(name: str) -> str:
+    """What is wrong with the name of a task, for a message, with the closest match; empty if there is such a task."""
+    if name == "multi_label":
+        return "there is no task 'multi_label': it is classification, which reads several labels of a text too"
+    known = [*FACTS, *KINDS]
+    return "" if name in known else f"there is no task {name!r}{nearest(name, known)}"
+
+
 class EvaluationSettings(Settings):
     """What is measured during pre-training beside the held-out losses."""
 
@@ -147,9 +155,8 @@ class TaskSettings(Settings):
     @field_validator("name", mode="before")
     @classmethod
     def _is_known(cls, name: Any) -> Any:
-        known = [*FACTS, *KINDS]
-        if isinstance(name, str) and name not in known:
-            raise ValueError(f"there is no task {name!r}{nearest(name, known)}")
+        if isinstance(name, str) and (problem := wrong_name(name)):
+            raise ValueError(problem)
         return name
 
     @model_validator(mode="after")

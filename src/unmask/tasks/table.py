@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unmask.config import build_settings, nearest
+from unmask.config import build_settings
 from unmask.errors import ModelError, SettingsError
 from unmask.models.heads.heads import TwoOrderClassifier
 from unmask.models.hub.source import LoadedModel
@@ -14,7 +14,7 @@ from unmask.tasks.choice import task as choice
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa import squad
 from unmask.tasks.qa import task as qa
-from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of
+from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of, wrong_name
 from unmask.tasks.tagging import task as tagging
 from unmask.tasks.text import classification, regression
 
@@ -126,8 +126,5 @@ def _check_kind(name: str, trained: Any) -> None:
 
 def check_name(name: str) -> None:
     """Raises SettingsError, naming the closest match, if no task has this name."""
-    known = [*TASKS, *KINDS]
-    if name == "multi_label":
-        raise SettingsError("no task 'multi_label': it is classification, which reads several labels of a text too")
-    if name not in known:
-        raise SettingsError(f"no task {name!r}: {nearest(name, known).removeprefix('; ')}")
+    if problem := wrong_name(name):
+        raise SettingsError(problem)

@@ -165,7 +165,7 @@ def test_what_cannot_be_split(tmp_path: Path, name: str, text: str, task: str, m
 
 def test_unknown_tasks_and_places_that_are_taken(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", *({"text": str(number)} for number in range(9)))
-    with pytest.raises(SettingsError, match=r"no task 'squad3': did you mean"):
+    with pytest.raises(SettingsError, match=r"no task 'squad3'; did you mean"):
         split_file(path, "squad3", tmp_path / "out")
     split_file(path, "nsmc", tmp_path / "out")
     with pytest.raises(OutputError, match="exists already"):

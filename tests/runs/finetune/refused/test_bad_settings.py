@@ -16,6 +16,8 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     # kind, settings, message; t.jsonl is good
     "no such task": ("classification", ["task.name=clasification"],
      "finetune/classification: task.name: there is no task 'clasification'; did you mean classification?"),
+    "a setting in place of a task": ("classification", ["task.name=multi_label"],
+     "finetune/classification: task.name: there is no task 'multi_label': it is classification, which reads several"),
     "of three other kinds": ("qa", ["task.truncation=false"],
      "finetune/qa: task: truncation is for classification, regression and choice, not for qa: leave it out"),
     "labels of a question": ("qa", ["task.labels=[a, b]"],
