@@ -31,6 +31,7 @@ from unmask.io.paths import (
     TRAINING_REPORT,
     TRIALS,
     as_path,
+    holds_model,
     is_onnx,
 )
 from unmask.io.progress import human_bytes, human_count, named
@@ -161,10 +162,6 @@ def _describe_store(path: Path) -> dict[str, Any]:
 # ---- Models and tokenizers
 
 
-def _is_model(path: Path) -> bool:
-    return any((path / name).is_file() for name in CONFIGS)
-
-
 def describe_model(path: Path) -> dict[str, Any]:
     """As `describe`, of a directory that is taken for a model, whatever else is in it; without `kind` and `path`."""
     config = read_any_config(path)
@@ -195,7 +192,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         description["made_by"] = config[MADE_BY]
     if (path / SPAN_BOUNDARY).is_file():
         description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
-    if _is_model(path / GENERATOR):
+    if holds_model(path / GENERATOR):
         generator = describe_model(path / GENERATOR)
         description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
     try:
@@ -273,7 +270,7 @@ def _describe_segmenter(name: str) -> str:
 
 def _is_run(path: Path) -> bool:
     """A folder with metrics, or with a recipe; but a model may have the recipe that it was made by beside it."""
-    return (path / METRICS).is_file() or ((path / RECIPE).is_file() and not _is_model(path))
+    return (path / METRICS).is_file() or ((path / RECIPE).is_file() and not holds_model(path))
 
 
 def _describe_run(path: Path) -> dict[str, Any]:
@@ -298,7 +295,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     description["sessions"] = [
         {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")} for session in sessions
     ]
-    if _is_model(path / MODEL):
+    if holds_model(path / MODEL):
         description["model"] = describe_model(path / MODEL)
     if recipe is not None:
         description["settings"] = _without_nulls(recipe.as_written())
@@ -332,7 +329,7 @@ def _describe_search(path: Path) -> dict[str, Any]:
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise unreadable_summary(path, error) from error
-    if _is_model(path / MODEL):
+    if holds_model(path / MODEL):
         description["model"] = describe_model(path / MODEL)
     return description
 
@@ -391,7 +388,7 @@ KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]
     "ensemble": (_is_ensemble, _describe_ensemble),
     "run": (_is_run, _describe_run),
     "store": (_is_store, _describe_store),
-    "model": (_is_model, describe_model),
+    "model": (holds_model, describe_model),
     "tokenizer": (has_tokenizer, _describe_tokenizer),
     "recipe": (_is_recipe, _describe_recipe),
 }

@@ -20,14 +20,12 @@ from unmask.io.input_files import STANDARD_INPUT, DataPath, as_files
 from unmask.io.paths import RECIPE
 from unmask.io.progress import Progress, listed
 from unmask.recipe.loading import read_recipe
-from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, chosen_last, positive_label
+from unmask.tasks.base import DEVIATIONS, Example, ExampleCounts, Prediction, Task, chosen_last, positive_label
 
 logger = logging.getLogger("unmask")
 
 RESAMPLES = 200
 """Enough for a standard error (Efron and Tibshirani 1993, section 6.4)."""
-_DEVIATIONS = 1.96
-"""Standard errors on either side of an interval of 95 %."""
 _NOT_COMPARED = ("_thresh", "total")
 """Ends of the names of figures that are no measure of quality: thresholds, and numbers of questions."""
 
@@ -128,7 +126,7 @@ def compare_answers(
                     differences.append(other_drawn[name] - drawn[name])
     found = {}
     for name, differences in resampled.items():
-        difference, within = second[name] - first[name], _DEVIATIONS * float(np.std(differences, ddof=1))
+        difference, within = second[name] - first[name], DEVIATIONS * float(np.std(differences, ddof=1))
         ends = {"low": difference - within, "high": difference + within}
         found[name] = {"one": first[name], "other": second[name], "difference": difference, **ends}
     return found

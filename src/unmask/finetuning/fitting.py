@@ -49,7 +49,7 @@ def fit_to_models(
     Raises:
         ModelError: one cannot be opened.
     """
-    sources = [open_source(model_directory(each)) for each in settings.search.checkpoints or [settings.init_from]]
+    sources = [open_source(model_directory(each)) for each in settings.checkpoints]
     if not Path(recipe).is_file():
         given = parse_overrides(overrides)
         settings = _with_length(settings, [source.trained_length for source in sources], given.get("task", {}))
@@ -78,7 +78,7 @@ def _with_length(settings: FinetuneRecipe, trained: Sequence[int | None], given:
         "untrained positions; `unmask pretrain pretrain/continued` with longer ones trains them",
         longest,
         requested,
-        ", ".join(settings.search.checkpoints or [settings.init_from]),
+        ", ".join(settings.checkpoints),
         requested,
     )
     lowered = {"max_length": longest}
@@ -100,7 +100,7 @@ def _with_rate(settings: FinetuneRecipe, width: int, given: Mapping[str, Any]) -
             "optimizer.learning_rate=%g keeps it",
             rate,
             optimizer.learning_rate,
-            ", ".join(settings.search.checkpoints or [settings.init_from]),
+            ", ".join(settings.checkpoints),
             width,
             optimizer.learning_rate,
         )

@@ -18,7 +18,7 @@ from typing import Any
 from unmask.errors import ModelError, SettingsError
 from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
-from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
+from unmask.io.writing import refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
 from unmask.tokenization.opening import open_tokenizer
 
@@ -71,7 +71,6 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
     check_members(models)
     place = directory.resolve()
     refuse_foreign(directory, (ENSEMBLE,), "an ensemble")
-    refuse_existing(directory, overwrite)
     with writing_directory(directory, overwrite=overwrite) as unfinished:
         # POSIX separators, so that a folder written on one system opens on another.
         paths = [Path(os.path.relpath(model, place)).as_posix() for model in resolved]

@@ -81,6 +81,11 @@ def model_in(path: Path) -> Path:
     return path / MODEL if (path / RECIPE).is_file() and (path / MODEL).is_dir() else path
 
 
+def holds_model(path: Path) -> bool:
+    """Whether a directory itself is a model's, ours or Google's."""
+    return any((path / name).is_file() for name in CONFIGS)
+
+
 def model_directory(path: str | Path) -> Path:
     """The model directory that `path` names: itself, or `model/` inside it if it is a run's directory.
 
@@ -90,7 +95,7 @@ def model_directory(path: str | Path) -> Path:
     """
     path = as_path(path)
     for directory in (path, path / MODEL):
-        if any((directory / name).is_file() for name in CONFIGS):
+        if holds_model(directory):
             return directory
         if not directory.exists() and (aside := directory.with_name(f"{REPLACED}{directory.name}")).is_dir():
             raise ModelError(

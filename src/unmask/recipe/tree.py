@@ -237,6 +237,11 @@ class FinetuneRecipe(Settings):
     train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
     search: SearchSettings = SearchSettings()
 
+    @property
+    def checkpoints(self) -> list[str]:
+        """The models that its runs start from."""
+        return self.search.checkpoints or [self.init_from]
+
     @model_validator(mode="before")
     @classmethod
     def _the_first_checkpoint_is_where_it_starts(cls, values: Any) -> Any:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a model in ONNX is opened without them
 
 logger = logging.getLogger("unmask")
 
-_DEVIATIONS = 1.96
+DEVIATIONS = 1.96
 """Of a normal distribution, to either side of 95 % of it."""
 
 Prediction = dict[str, Any]
@@ -70,11 +70,6 @@ class ExampleCounts:
         if count:
             self.notes[what] = self.notes.get(what, 0) + count
 
-    @property
-    def anything_to_report(self) -> bool:
-        """True where the user should hear of it."""
-        return bool(self.truncated or self.unlabelled or self.empty or self.notes)
-
     def summary(self) -> str:
         """For the log: `600 examples, 2 longer than task.max_length and cut`."""
         parts = [f"{self.examples:,} examples"]
@@ -89,7 +84,8 @@ class ExampleCounts:
 
     def log(self, name: object) -> None:
         """Logs the summary of what `name` holds: a warning where there is anything to report."""
-        logger.log(logging.WARNING if self.anything_to_report else logging.INFO, "%s: %s", name, self.summary())
+        is_worth_it = self.truncated or self.unlabelled or self.empty or self.notes
+        logger.log(logging.WARNING if is_worth_it else logging.INFO, "%s: %s", name, self.summary())
 
 
 class Example(Protocol):
@@ -190,7 +186,7 @@ class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
 
 def share_with_interval(right: int, size: int) -> NDArray[np.float64]:
     """(3,) a share, and Wilson's interval of 95 % of it: the low end and the high one."""
-    share, spread = right / size, _DEVIATIONS**2 / size
+    share, spread = right / size, DEVIATIONS**2 / size
     middle, half = share + spread / 2, np.sqrt(spread * share * (1 - share) + spread * spread / 4)
     return np.array([share, (middle - half) / (1 + spread), (middle + half) / (1 + spread)])
 

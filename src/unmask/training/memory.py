@@ -135,7 +135,7 @@ class MicroBatches:
             _restore_buffers(self._carried)
             self._release()
             cut = self._source.cut(step.after, state.micro_batch_tokens)
-            problem = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
+            problem = f"step {state.step + 1:,} does not fit into the memory ({first_sentences(reason)})"
             if cut.micro_batch_size == 1:
                 longest = max((batch.max_length for batch in step.batches), default=0)
                 raise UserError(
@@ -156,7 +156,7 @@ class MicroBatches:
         cut = self._source.cut(state.position, state.micro_batch_tokens)
         return UserError(
             f"not enough memory for the update or an evaluation after step {state.step:,} "
-            f"({_first_sentences(str(error))}), with {self._describe_model()} and micro-batches of "
+            f"({first_sentences(str(error))}), with {self._describe_model()} and micro-batches of "
             f"{cut.micro_batch_size:,} sequences: begin again with a smaller {cut.size_key}, which held-out batches go "
             f"by too, or {self._advise(cut)}"
         )
@@ -259,6 +259,6 @@ def _restore_buffers(copies: _Buffers) -> None:
         setattr(part, name, buffer)  # its size may have changed
 
 
-def _first_sentences(reason: str) -> str:
+def first_sentences(reason: str) -> str:
     """The part of PyTorch's error message that matters; the rest is about its settings."""
     return ". ".join(reason.split(". ")[:2]).rstrip(".") or "out of memory"

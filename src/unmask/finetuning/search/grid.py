@@ -31,7 +31,7 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
         )
     if search.transfer_layers and settings.from_scratch:
         raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
-    checkpoints = checkpoints_of(settings)
+    checkpoints = settings.checkpoints
     names = _short_names(checkpoints)
     numbers_of_layers: list[int | None] = [*search.transfer_layers] or [settings.transfer_layers]
     trials = []
@@ -72,12 +72,8 @@ def bases_of(settings: FinetuneRecipe) -> dict[str, Path]:
     if settings.from_scratch:
         return {}
     key = "search.checkpoints" if settings.search.checkpoints else "init_from"
-    found = [model_directory(path) for path in checkpoints_of(settings)]
+    found = [model_directory(path) for path in settings.checkpoints]
     return {key + (f"[{number}]" if len(found) > 1 else ""): path for number, path in enumerate(found)}
-
-
-def checkpoints_of(settings: FinetuneRecipe) -> list[str]:
-    return settings.search.checkpoints or [settings.init_from]
 
 
 def _short_names(checkpoints: Sequence[str]) -> list[str]:

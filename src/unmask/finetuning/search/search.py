@@ -28,7 +28,7 @@ import torch
 
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import hiding_warnings, showing_warnings
-from unmask.finetuning.search.grid import checkpoints_of, plan_trials
+from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
@@ -114,7 +114,7 @@ def run_trials(
             device = choose_compute(settings.device, settings.precision).describe()
             warn_of_another_machine(directory, device, changes.cuts_otherwise)
         if settings.search.ensemble and open_task(settings.task, settings.data.columns).per_token:
-            check_tokenizers([model_directory(checkpoint) for checkpoint in checkpoints_of(settings)])
+            check_tokenizers([model_directory(checkpoint) for checkpoint in settings.checkpoints])
         write_environment(
             directory,
             recipe=recipe,

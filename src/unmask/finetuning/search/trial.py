@@ -28,6 +28,7 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.training.memory import first_sentences
 from unmask.training.run.resuming import RESUMABLE_KEYS
 
 
@@ -117,8 +118,8 @@ def attempt(trial: Trial, runs: Runs) -> str | None:
     except UserError as error:
         return str(error)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        message = ". ".join(str(error).split(". ")[:2]) or "out of memory"
-        return f"{message}: lower train.micro_batch_size, or search.parallel where runs share the memory"
+        reason = first_sentences(str(error))
+        return f"{reason}: lower train.micro_batch_size, or search.parallel where runs share the memory"
     return None
 
 
