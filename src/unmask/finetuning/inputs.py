@@ -263,9 +263,11 @@ class ReadExamples:
     def encode(self, task: Task[Any], tokenizer: Tokenizer, module: TaskModule) -> list[ExampleSet]:
         """Encodes them, and logs what was repaired or skipped."""
         num_segments = module.encoder.settings.type_vocab_size
+        sets: list[ExampleSet] = []
         with Progress(f"encoding {self.name}", total=len(self.examples), unit="examples") as progress:
-            examples = progress.counting(self.examples)
-            sets = list(encode_sets(task, examples, tokenizer, self.counts, num_segments, str(self.file)))
+            for part in encode_sets(task, self.examples, tokenizer, self.counts, num_segments, str(self.file)):
+                sets.append(part)
+                progress.advance(len(part.examples))
         self.counts.log(f"{self.name} ({self.file})")
         return sets
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +26,9 @@ MOST_EXAMPLES = 4096
 """How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
 STREAMED = 512
 """The most on the CPU where somebody waits for answers: they come after as many inputs."""
+MOST_CHARACTERS = 2**22
+"""A set ends here too, since texts are tokenized whole before they are cut: this much takes seconds and some 100 MB. It
+is a thousand characters of each of the most examples, so that only long texts have smaller sets."""
 _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
 """Rough limits of a set: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100
@@ -81,11 +83,26 @@ def attach_tokenizer(encoder: Encoder, tokenizer: Tokenizer, where: object) -> N
         encoder.set_words(tokenizer.table)
 
 
-def in_sets(items: Iterable[Item], size: int = MOST_EXAMPLES) -> Iterator[list[Item]]:
-    """Cuts a stream into lists of `size`, the last one shorter."""
-    iterator = iter(items)
-    while part := list(islice(iterator, size)):
+def in_sets(
+    items: Iterable[Item], size: int = MOST_EXAMPLES, length: Callable[[Item], int] = lambda _: 0
+) -> Iterator[list[Item]]:
+    """Cuts a stream into lists of `size`, the last one shorter; one that has `MOST_CHARACTERS`, which `length` counts,
+    ends there."""
+    part: list[Item] = []
+    characters = 0
+    for item in items:
+        part.append(item)
+        characters += length(item)
+        if len(part) == size or characters >= MOST_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
         yield part
+
+
+def characters_of(example: Example) -> int:
+    """Of all its texts."""
+    return sum(map(len, example.texts))
 
 
 def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], device: torch.device) -> Iterator[Made]:
@@ -129,7 +146,7 @@ def encode_sets(
 
     Args:
         device: computes the sets; while a GPU does, the next one is encoded.
-        most: examples of a set.
+        most: examples of a set, at most.
     """
     coverage = Coverage(tokenizer, name)
 
@@ -138,7 +155,7 @@ def encode_sets(
         coverage.add(encoded.input_ids)
         return ExampleSet(part, encoded)
 
-    yield from map_ahead(encode, in_sets(examples, min(most, set_size(task))), device)
+    yield from map_ahead(encode, in_sets(examples, min(most, set_size(task)), characters_of), device)
     coverage.note(counts)
 
 

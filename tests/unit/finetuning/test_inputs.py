@@ -13,13 +13,15 @@ import torch
 
 from support.files import write_rows
 from unmask.errors import InputError, SettingsError
-from unmask.finetuning.inputs import build_module, open_inputs
+from unmask.finetuning.inputs import build_module, open_inputs, read_examples
+from unmask.io.input_files import InputFiles
+from unmask.io.progress import Progress
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import save_model
 from unmask.models.hub.source import open_source
 from unmask.models.settings import ModelSettings
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -67,6 +69,31 @@ def test_a_library_for_the_test_file_is_missed_before_the_training_file_is_read(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"test\.parquet: reading \.parquet needs pyarrow"):
         open_inputs(recipe, tmp_path / "run")
+
+
+def test_examples_are_counted_once_they_are_encoded(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[float | str] = []
+
+    class Shown(Progress):
+        def advance(self, count: float = 1) -> None:
+            events.append(count)
+
+    module, task = module_of(tiny_model), open_task(TaskSettings.model_validate(TASK), ColumnSettings())
+    path = write_rows(tmp_path / "train.jsonl", *({"text": "a dog", "label": "ny"[number % 2]} for number in range(5)))
+    read = read_examples(task, "train", InputFiles((path,)))
+    encode = type(task).encode
+
+    def noted(*given: Any) -> Any:
+        events.append("encoded")
+        return encode(*given)
+
+    monkeypatch.setattr(type(task), "encode", noted)
+    monkeypatch.setattr("unmask.inference.example_sets.MOST_CHARACTERS", 10)
+    monkeypatch.setattr("unmask.finetuning.inputs.Progress", Shown)
+    read.encode(task, load_tokenizer(tiny_model), module)
+    assert events == ["encoded", 2, "encoded", 2, "encoded", 1]
 
 
 def test_what_is_measured_and_trained_on_is_told(

@@ -27,7 +27,7 @@ from unmask.inference.example_sets import (
     set_size,
 )
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.device import Compute
@@ -95,6 +95,21 @@ def test_windows_cut_a_stream_and_lose_nothing(count: int, size: int) -> None:
     assert [item for part in cut for item in part] == list(range(count))
     assert all(len(part) == size for part in cut[:-1])
     assert all(cut)
+
+
+def test_long_texts_end_a_set_and_change_nothing_that_is_encoded(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, tokenizer = opened("classification", 2, max_length=8), load_tokenizer(tiny_model)
+    texts = ["a man", "a dog " * 30, "people wait " * 40, "a man", "a dog"]
+    examples = [TextExample(text, "a man", "B-0", {}, "x:1") for text in texts]
+    whole_counts, counts = ExampleCounts(), ExampleCounts()
+    [whole] = encode_sets(task, examples, tokenizer, whole_counts, 2)
+    monkeypatch.setattr("unmask.inference.example_sets.MOST_CHARACTERS", 150)
+    cut = list(encode_sets(task, examples, tokenizer, counts, 2))
+    assert [len(part.examples) for part in cut] == [2, 1, 2], "both texts of a pair count"
+    assert concatenate([part.encoded for part in cut]).checksum() == whole.encoded.checksum()
+    assert counts == whole_counts
 
 
 # ---- Outputs
