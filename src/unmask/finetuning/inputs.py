@@ -273,10 +273,14 @@ class ReadExamples:
 
 
 def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
-    """Reads a file. Raises InputError if it cannot be read as the task requires."""
+    """Reads a file. Raises InputError if it cannot be read as the task requires.
+
+    The examples are without the fields of their rows, which only `predict` repeats, and which may be many columns.
+    """
     counts = ExampleCounts()
     with Progress(f"reading {name}", unit="examples") as progress:
-        return ReadExamples(name, file, list(progress.counting(task.load(file, counts))), counts)
+        examples = [replace(example, fields={}) for example in progress.counting(task.load(file, counts))]
+    return ReadExamples(name, file, examples, counts)
 
 
 def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: torch.device) -> TaskInputs:

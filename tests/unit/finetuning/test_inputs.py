@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from unmask.models.hub.directory import save_model
 from unmask.models.hub.source import open_source
 from unmask.models.settings import ModelSettings
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -94,6 +96,25 @@ def test_examples_are_counted_once_they_are_encoded(
     monkeypatch.setattr("unmask.finetuning.inputs.Progress", Shown)
     read.encode(task, load_tokenizer(tiny_model), module)
     assert events == ["encoded", 2, "encoded", 2, "encoded", 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("classification", {"text": "a", "label": "n"}),
+        ("qa", {"id": "q", "question": "a", "context": "a dog", "answers": ["dog"]}),
+        ("choice", {"context": "a", "choices": ["b", "c"], "label": 1}),
+        ("tagging", {"tokens": ["a"], "tags": ["n"], "document": "d"}),
+    ],
+)
+def test_a_run_keeps_no_column_but_those_of_its_task(name: str, row: dict[str, Any], tmp_path: Path) -> None:
+    labels = {"labels": ["n", "y"]} if name in ("classification", "tagging") else {}
+    task = open_task(TaskSettings.model_validate({"name": name, **labels}), ColumnSettings())
+    path = write_rows(tmp_path / "train.jsonl", {**row, "note": "n" * 1000})
+    [kept] = read_examples(task, "train", InputFiles((path,))).examples
+    [loaded] = task.load(path, ExampleCounts())
+    assert loaded.fields["note"]
+    assert kept == replace(loaded, fields={})
 
 
 def test_what_is_measured_and_trained_on_is_told(
