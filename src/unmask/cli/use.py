@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,10 +81,12 @@ def predict_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
+    from unmask.inference.answer_lines import Answered
     from unmask.inference.deciding import Deciding
     from unmask.inference.predictor import load_predictor, predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
-    from unmask.io.progress import Progress
+    from unmask.io.progress import Progress, not_shown
+    from unmask.io.signals import saying_when_stopped
     from unmask.recipe.loading import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
@@ -92,13 +95,16 @@ def predict_command(
     options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format}
     options |= {"device": device, "precision": precision}
     if out is not None:
-        print(write_predictions(model, files, out, overwrite=overwrite, **options))
-    elif goes_to_file(sys.stdout):
+        lost = f"nothing is kept: {out} appears once everything is answered; `> FILE` in place of --out keeps each line"
+        with saying_when_stopped(lambda: lost):
+            print(write_predictions(model, files, out, overwrite=overwrite, **options))
+        return
+    answered = Answered()
+    with saying_when_stopped(lambda: str(answered)):
         predictor = load_predictor(model, device=device, precision=precision)
-        with Progress("predicting", unit="inputs") as progress:
-            print_json_lines(predict_file(predictor, files, **options, advance=progress.advance))
-    else:
-        print_json_lines(predict_file(model, files, **options))
+        with Progress("predicting", unit="inputs") if goes_to_file(sys.stdout) else nullcontext() as progress:
+            advance = not_shown if progress is None else progress.advance
+            print_json_lines(predict_file(predictor, files, **options, advance=advance, answered=answered))
 
 
 @app.command("ensemble")

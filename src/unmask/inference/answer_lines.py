@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.rows import find_field
+from unmask.io.rows import Row, find_field
 from unmask.io.writing import json_line, writing
 
 
@@ -18,6 +20,37 @@ def beside_input(fields: Mapping[str, Any], id_column: str, answer: Mapping[str,
     """What is written for an input with these fields: its `id` where it has one, `input`, and the answer to it."""
     line = {"id": find_field(fields, id_column), "input": dict(fields), **answer}
     return {name: value for name, value in line.items() if name != "id" or value is not None}
+
+
+@dataclass
+class Answered:
+    """How far the inputs of a stream are answered, in their order.
+
+    Attributes:
+        number: how many inputs are.
+        waiting: where those are that were read since.
+    """
+
+    number: int = 0
+    waiting: deque[str] = field(default_factory=deque)
+
+    def __str__(self) -> str:
+        """For the message of an interruption."""
+        rest = f", the rest begins at {self.waiting[0]}" if self.number and self.waiting else ""
+        return f"{self.number:,} inputs are answered{rest}"
+
+    def reading(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows, which wait from now on."""
+        for row in rows:
+            self.waiting.append(row.source)
+            yield row
+
+    def answering(self, answers: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The same answers, one for each row; when the next one is asked for, the last is written."""
+        for answer in answers:
+            yield answer
+            self.number += 1
+            self.waiting.popleft()
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], overwrite: bool) -> None:

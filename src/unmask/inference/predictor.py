@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError, OutputError, SettingsError
-from unmask.inference.answer_lines import answer_lines, beside_input
+from unmask.inference.answer_lines import Answered, answer_lines, beside_input
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_chosen, read_members
 from unmask.inference.example_sets import (
@@ -291,6 +291,7 @@ def predict_file(
     device: str = "auto",
     precision: str = "fp32",
     advance: Advance = not_shown,
+    answered: Answered | None = None,
 ) -> Iterator[dict[str, Any]]:
     """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
 
@@ -299,6 +300,7 @@ def predict_file(
         deciding: what is done with predictions that the model is not sure of.
         format: see `unmask.inference.inputs.read_inputs`.
         advance: as for `Predictor`.
+        answered: counts the inputs as their answers are taken, unless `deciding` keeps some only.
 
     Raises:
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
@@ -307,7 +309,10 @@ def predict_file(
     predictor = load_predictor(model, device=device, precision=precision)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
-    return deciding(predictor(_rows(predictor, path, columns, format), advance), predictor.task)
+    rows = _rows(predictor, path, columns, format)
+    if answered is None or deciding.most_uncertain is not None:
+        return deciding(predictor(rows, advance), predictor.task)
+    return answered.answering(deciding(predictor(answered.reading(rows), advance), predictor.task))
 
 
 def _rows(predictor: Predictor, path: str | DataPath, columns: Columns, format: str | None) -> Iterator[Row]:

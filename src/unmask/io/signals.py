@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
@@ -48,6 +48,19 @@ class Interruption:
             self.signal_number = number
         if is_second or self._at_once:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def saying_when_stopped(what: Callable[[], str]) -> Iterator[None]:
+    """A block whose interruption says more than what has stopped it.
+
+    Args:
+        what: what is kept, and how to continue.
+    """
+    try:
+        yield
+    except Interrupted as error:
+        raise Interrupted(f"{error}; {what()}", error.signal_number) from error
 
 
 @contextmanager

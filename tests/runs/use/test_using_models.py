@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from support.commands import Command, type_in
 from support.files import write_rows
 from unmask.card import card_of
-from unmask.inference.predictor import predict
+from unmask.inference.predictor import Predictor, predict
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -76,6 +77,43 @@ def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, t
     code, _, errors = unmask("predict", model, data)
     assert code == 2
     assert "Name yours with --column text_a=... and --column text_b=..." in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "num_lines", "message"),
+    [
+        ((), 4, "4 inputs are answered, the rest begins at data.jsonl:5"),
+        (("--most-uncertain", 3), 0, "0 inputs are answered"),
+        (
+            ("--out", "p.jsonl"),
+            0,
+            "nothing is kept: p.jsonl appears once everything is answered; `> FILE` in place of --out",
+        ),
+    ],
+)
+def test_what_an_interrupted_prediction_leaves_is_said(
+    words: tuple[Any, ...],
+    num_lines: int,
+    message: str,
+    unmask: Command,
+    place: Path,
+    task_models: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, outputs, computed = write("data.jsonl", examples(task_models, "classification")), Predictor.outputs, []
+
+    def interrupted(*given: Any) -> Any:
+        computed.append(None)
+        if len(computed) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return outputs(*given)
+
+    monkeypatch.setattr(Predictor, "outputs", interrupted)
+    monkeypatch.setattr("unmask.inference.predictor.STREAMED", 2)
+    code, output, errors = unmask("predict", task_models.runs / "classification", data, *words)
+    assert (code, len(output.splitlines())) == (143, num_lines)
+    assert errors.startswith(f"stopped by SIGTERM; {message}")
+    assert [path.name for path in place.iterdir()] == ["data.jsonl"]
 
 
 def test_similarity_takes_the_options_of_tables_that_its_messages_name(
