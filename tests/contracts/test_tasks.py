@@ -293,6 +293,21 @@ FIRST = {"accuracy": 0.99, "f1_micro": 0.99, "pearson": 0.99, "f1": 99.0, "best_
 """The first figure of each kind, by which runs are compared, and what it is where everything was learned by heart."""
 
 
+def test_scores_are_those_of_what_is_decoded(case: Case) -> None:
+    """To the last bit, though a score is given less."""
+    module: Any = case.module()
+    module.eval()
+    _, measured = measure(case.task, module, [case.examples_set], CPU)
+    expected = case.task.score()
+    expected.add(case.examples, predict_set(case.task, module, case.examples_set, CPU))
+    assert measured.metrics() == expected.metrics()
+    assert measured.degenerate() == expected.degenerate()
+    if expected.reliability is not None:
+        assert measured.reliability is not None
+        assert measured.reliability.figures() == expected.reliability.figures()
+        assert expected.reliability.num_decisions
+
+
 def test_a_saved_model_answers_the_same(case: Case, tmp_path: Path) -> None:
     module: Any = case.module()
     module.eval()

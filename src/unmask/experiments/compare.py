@@ -138,7 +138,7 @@ def _answer(model: Predictor, data: DataPath, which: str) -> _Answers:
     predictions: list[Prediction] = []
     with Progress(f"predicting ({which})", unit="examples") as progress:
         for part in model.sets(model.task.load(data, counts), counts, str(data)):
-            found = model.decode(part, counted_in(len(part.examples), progress.advance))
+            found = model.decide(part, counted_in(len(part.examples), progress.advance))
             score.add(part.examples, found)
             examples += part.examples
             predictions += found

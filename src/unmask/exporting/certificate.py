@@ -88,7 +88,7 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
             known = outputs[0].isfinite()  # questions with fewer choices are filled with minus infinity
             largest = max(largest, float((outputs[0] - outputs[1])[known].abs().max()))
             for score, predictor, its in zip(scores, (before, after), outputs, strict=True):
-                score.add(part.examples, predictor.task.decode(part.examples, part.encoded, its))
+                score.add(part.examples, predictor.task.decide(part.examples, part.encoded, its))
             timed += _single(before, part, _TIMED - len(timed))
     metrics = [score.metrics() for score in scores]
     # Question answering's first may be `best_f1`, which chooses a threshold anew; the exported model keeps its own.

@@ -67,7 +67,7 @@ def evaluate(
     score, examples = its_task.score(), its_task.load(data, counts)
     with Progress("evaluating", total, unit="examples") as progress:
         for part in predictor.sets(examples, counts, str(data)):
-            score.add(part.examples, predictor.decode(part, counted_in(len(part.examples), progress.advance)))
+            score.add(part.examples, predictor.decide(part, counted_in(len(part.examples), progress.advance)))
     counts.log(data)
     warn_of_figures(score, data)
     return named_figures(its_task, score)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -164,25 +164,12 @@ def counted_in(number: float, advance: Advance) -> Advance:
     return lambda share: advance(share * number)
 
 
+def predict_set(task: Task[Any], module: TaskModule, part: ExampleSet, compute: Compute) -> list[Prediction]:
+    """One prediction for each example of a set; `module` is in eval mode, on the device."""
+    return task.decode(part.examples, part.encoded, run_module(task, module, part.encoded, compute))
+
+
 @torch.inference_mode()
-def predict_set(
-    task: Task[Any],
-    module: TaskModule,
-    part: ExampleSet,
-    compute: Compute,
-    losses: Losses | None = None,
-    advance: Advance = not_shown,
-) -> list[Prediction]:
-    """One prediction for each example of a set.
-
-    Args:
-        module: in eval mode, on the device.
-        losses: these are added to it; None computes no loss, and needs no labels.
-        advance: see `run_module`.
-    """
-    return task.decode(part.examples, part.encoded, run_module(task, module, part.encoded, compute, losses, advance))
-
-
 def run_module(
     task: Task[Any],
     module: TaskModule,
@@ -197,6 +184,8 @@ def run_module(
     with minus infinity.
 
     Args:
+        module: in eval mode, on the device.
+        losses: these are added to it; None computes no loss, and needs no labels.
         advance: called after each batch, with its share of the units.
 
     Raises:
@@ -247,6 +236,6 @@ def measure(
     losses, score = Losses(), task.score()
     for part in sets:
         shown = counted_in(len(part.examples), advance)
-        predictions: Sequence[Mapping[str, Any]] = predict_set(task, module, part, compute, losses, shown)
-        score.add(part.examples, predictions)
+        outputs = run_module(task, module, part.encoded, compute, losses, shown)
+        score.add(part.examples, task.decide(part.examples, part.encoded, outputs))
     return losses.loss, score

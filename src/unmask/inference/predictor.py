@@ -117,12 +117,13 @@ class Predictor:
 
     def answer(self, part: ExampleSet, advance: Advance = not_shown) -> list[dict[str, Any]]:
         """For each example of a set that was encoded with `tokenizer`, what `predict` yields."""
-        predictions = zip(part.examples, self.decode(part, advance), strict=True)
-        return [beside_input(example.fields, self.task.id_column, prediction) for example, prediction in predictions]
+        predictions = self.task.decode(part.examples, part.encoded, self.outputs(part, advance))
+        pairs = zip(part.examples, predictions, strict=True)
+        return [beside_input(example.fields, self.task.id_column, prediction) for example, prediction in pairs]
 
-    def decode(self, part: ExampleSet, advance: Advance = not_shown) -> list[Prediction]:
-        """One prediction for each example of a set that was encoded with `tokenizer`."""
-        return self.task.decode(part.examples, part.encoded, self.outputs(part, advance))
+    def decide(self, part: ExampleSet, advance: Advance = not_shown) -> list[Prediction]:
+        """For each example of such a set, what its score needs of a prediction; see `Task.decide`."""
+        return self.task.decide(part.examples, part.encoded, self.outputs(part, advance))
 
     @torch.inference_mode()
     def outputs(self, part: ExampleSet, advance: Advance = not_shown) -> Tensor:

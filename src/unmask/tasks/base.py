@@ -104,11 +104,6 @@ class Example(Protocol):
         """What the model reads, before it is tokenized or cut."""
 
 
-def log_mean_probability(outputs: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean of the members' probabilities; see `Task.combine`."""
-    return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
-
-
 ExampleT = TypeVar("ExampleT", bound=Example)
 
 
@@ -322,6 +317,9 @@ class Task(Protocol[ExampleT]):
             outputs: the module's, for all units or tokens of `encoded`, in order; float32 on the CPU.
         """
 
+    def decide(self, examples: Sequence[ExampleT], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """What `Score.add` reads of `decode`, where that is less: a dictionary of all labels takes long."""
+
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
         """The outputs of an ensemble from its members' outputs for one batch, in the same shape: the log of the mean
         probability, the mean of the values (regression), or the sum of the logits (spans)."""
@@ -373,6 +371,12 @@ class UsualTask:
 
     def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
         pass
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
+
+    def decide(self: Task[Any], examples: Sequence[Any], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        return self.decode(examples, encoded, outputs)
 
     def tuned(self, score: Score[Any]) -> Self:
         return self

@@ -311,6 +311,6 @@ def _tune(place: Path, data: DataSettings, device: str, **undecided: Any) -> Non
     examples = task.load(dev, counts)
     score: Score[Any] = task.score()
     for part in predictor.sets(examples, counts):
-        score.add(part.examples, predictor.decode(part))
+        score.add(part.examples, predictor.decide(part))
     tuned = task.tuned(score).settings
     keep_chosen(place, {name: getattr(tuned, name) for name in undecided})

@@ -27,7 +27,7 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
-from unmask.tasks.base import ExampleCounts, Prediction, UsualTask, log_mean_probability
+from unmask.tasks.base import ExampleCounts, Prediction, UsualTask
 from unmask.tasks.choice.layouts import (
     DATA_SETS,
     ChoiceDataSet,
@@ -186,9 +186,6 @@ class Choice(UsualTask):
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task`; as `answer`."""
         return [answer(one, row[: len(one.choices)]) for one, row in zip(examples, outputs.float(), strict=True)]
-
-    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        return log_mean_probability(outputs)
 
     def score(self) -> ChoiceScore:
         return ChoiceScore()

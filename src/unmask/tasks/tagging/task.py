@@ -23,7 +23,7 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import FeatureHead
-from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask, log_mean_probability
+from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
@@ -333,9 +333,6 @@ class Tagging(UsualTask):
 
     def decode(self, examples: Sequence[TaggingExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         return decode_sentences(examples, encoded, outputs, self.labels)
-
-    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        return log_mean_probability(outputs)
 
     def score(self) -> TaggingScore:
         surface_forms = self.data_set is not None and self.data_set.surface_forms

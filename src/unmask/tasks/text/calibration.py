@@ -8,7 +8,6 @@ stays the same, and how sure it is does not. Thresholds are chosen for each labe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,10 +37,8 @@ class Reliability:
         self._counts, self._right = np.zeros((2, NUM_BINS), dtype=np.int64)
         self._certainty = np.zeros(NUM_BINS)
 
-    def add(self, decisions: Sequence[tuple[float, bool]]) -> None:
-        """Counts statements: how probable each is held, in 0..1, and whether it is right."""
-        certainty = np.array([certainty for certainty, _ in decisions])
-        is_right = np.array([is_right for _, is_right in decisions], dtype=bool)
+    def add(self, certainty: Floats, is_right: NDArray[np.bool_]) -> None:
+        """Counts statements, (statements,): how probable each is held, in 0..1, and whether it is right."""
         bins = np.minimum((certainty * NUM_BINS).astype(np.int64), NUM_BINS - 1)
         self._counts += np.bincount(bins, minlength=NUM_BINS)
         self._right += np.bincount(bins[is_right], minlength=NUM_BINS)

@@ -19,7 +19,7 @@ from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress, listed
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, log_mean_probability
+from unmask.tasks.base import ExampleCounts, Prediction, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
@@ -196,8 +196,18 @@ class Classification(TextTask[str]):
             for index, row in zip(best, torch.softmax(outputs, -1).tolist(), strict=True)
         ]
 
-    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        return log_mean_probability(outputs)
+    def decide(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """See `Task`: `label` and `score`; `probabilities`, if the score keeps them, as (labels,) float64."""
+        probabilities = torch.softmax(outputs.detach(), -1)
+        best = outputs.argmax(-1, keepdim=True)
+        scores = probabilities.gather(-1, best).flatten().tolist()
+        labels = [self.labels[index] for index in best.flatten().tolist()]
+        decided = [{"label": label, "score": score} for label, score in zip(labels, scores, strict=True)]
+        if self.settings.calibration is None:
+            return decided
+        return [
+            {**each, "probabilities": row} for each, row in zip(decided, probabilities.double().numpy(), strict=True)
+        ]
 
     def score(self) -> LabelScore:
         return LabelScore(self.labels, self.data_set.primary_metric, self.settings.calibration is not None)

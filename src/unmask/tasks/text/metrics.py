@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,23 +31,24 @@ _INDISTINCT = 1e-3
 class KeptProbabilities:
     """The probabilities of labels, and which of them each example has: 9 bytes per label and example."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self._labels = tuple(labels)
+    def __init__(self, num_labels: int) -> None:
+        self._num_labels = num_labels
         self._probabilities, self._is_true = array("d"), array("b")
 
-    def add(self, by_label: Mapping[str, float], true: Collection[int]) -> None:
-        self._probabilities.extend(by_label[label] for label in self._labels)
-        self._is_true.extend(number in true for number in range(len(self._labels)))
+    def add(self, probabilities: NDArray[np.float64], is_true: NDArray[np.bool_]) -> None:
+        """Keeps those of an example, (labels,)."""
+        self._probabilities.frombytes(probabilities.tobytes())
+        self._is_true.frombytes(is_true.tobytes())
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
         """(examples, labels)."""
-        return np.array(self._probabilities).reshape(-1, len(self._labels))
+        return np.array(self._probabilities).reshape(-1, self._num_labels)
 
     @property
     def is_true(self) -> NDArray[np.bool_]:
         """(examples, labels)."""
-        return np.array(self._is_true, dtype=bool).reshape(-1, len(self._labels))
+        return np.array(self._is_true, dtype=bool).reshape(-1, self._num_labels)
 
 
 class LabelScore:
@@ -70,7 +71,7 @@ class LabelScore:
         self._ids = {label: index for index, label in enumerate(labels)}
         self._primary_metric = primary_metric
         self._right, self._true, self._predicted = np.zeros((3, len(labels)), dtype=np.int64)
-        self._kept = KeptProbabilities(labels) if keeps_probabilities else None
+        self._kept = KeptProbabilities(len(labels)) if keeps_probabilities else None
         self.reliability = Reliability()
 
     @property
@@ -79,7 +80,8 @@ class LabelScore:
 
     def add(self, examples: Sequence[TextExample[str]], predictions: Sequence[Mapping[str, Any]]) -> None:
         """Counts the `label` of each prediction; see `Score.add`."""
-        decided: list[tuple[float, bool]] = []
+        certainty: list[float] = []
+        is_right: list[bool] = []
         for example, prediction in zip(examples, predictions, strict=True):
             predicted = _id_of(prediction.get("label"), self._ids, example.source)
             if example.label is None:
@@ -89,10 +91,11 @@ class LabelScore:
             self._predicted[predicted] += 1
             self._right[true] += true == predicted
             if _is_probability(prediction.get("score")):
-                decided.append((prediction["score"], true == predicted))
-            if self._kept is not None:
-                self._kept.add(prediction["probabilities"], [true])
-        self.reliability.add(decided)
+                certainty.append(prediction["score"])
+                is_right.append(true == predicted)
+            if self._kept is not None and (stated := _stated(prediction.get("probabilities"), self._ids)) is not None:
+                self._kept.add(stated, np.arange(len(stated)) == true)
+        self.reliability.add(np.array(certainty), np.array(is_right, dtype=bool))
 
     def best_temperature(self) -> float | None:
         """See `unmask.tasks.text.calibration`; the score keeps probabilities."""
@@ -144,7 +147,7 @@ class LabelSetScore:
 
     def __init__(self, labels: Sequence[str], keeps_probabilities: bool = False) -> None:
         self._ids = {label: index for index, label in enumerate(labels)}
-        self._kept = KeptProbabilities(labels) if keeps_probabilities else None
+        self._kept = KeptProbabilities(len(labels)) if keeps_probabilities else None
         self.reliability = Reliability()
         self._right, self._true, self._predicted = np.zeros((3, len(labels)), dtype=np.int64)
         self._exact = 0
@@ -154,7 +157,8 @@ class LabelSetScore:
 
     def add(self, examples: Sequence[TextExample[tuple[str, ...]]], predictions: Sequence[Mapping[str, Any]]) -> None:
         """Counts the `labels` of each prediction; see `Score.add`."""
-        decided: list[tuple[float, bool]] = []
+        certainty: list[NDArray[np.float64]] = [np.zeros(0)]
+        is_there: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
         for example, prediction in zip(examples, predictions, strict=True):
             labels = prediction.get("labels")
             if not isinstance(labels, list | tuple):
@@ -171,25 +175,23 @@ class LabelSetScore:
             self._right[list(true & predicted)] += 1
             self._true[list(true)] += 1
             self._predicted[list(predicted)] += 1
-            decided += self._statements(prediction.get("probabilities"), true)
-            if self._kept is not None:
-                self._kept.add(prediction["probabilities"], true)
+            # Of each label, how probable it is and whether it is there, whatever the thresholds.
+            if (stated := _stated(prediction.get("probabilities"), self._ids)) is not None:
+                its = np.zeros(len(stated), dtype=bool)
+                its[list(true)] = True
+                certainty.append(stated)
+                is_there.append(its)
+                if self._kept is not None:
+                    self._kept.add(stated, its)
             for side, ids in (("true", true), ("predicted", predicted)):
                 if self._first.setdefault(side, ids) != ids:
                     self._differing.add(side)
-        self.reliability.add(decided)
+        self.reliability.add(np.concatenate(certainty), np.concatenate(is_there))
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
         """(labels,), how many examples have each."""
         return self._true
-
-    def _statements(self, by_label: Any, true: Collection[int]) -> list[tuple[float, bool]]:
-        """Of each label, how probable it is and whether it is there, whatever the thresholds; none where a file does
-        not say."""
-        if not isinstance(by_label, Mapping) or not all(_is_probability(by_label.get(label)) for label in self._ids):
-            return []
-        return [(by_label[label], number in true) for label, number in self._ids.items()]
 
     def best_temperature(self) -> float | None:
         """See `unmask.tasks.text.calibration`; the score keeps probabilities. Each label is a decision of its own."""
@@ -321,6 +323,14 @@ def warn_of_unmeasured(counts: NDArray[np.int64], path: object) -> None:
             f"{num_absent:,}",
             f"{len(counts):,}",
         )
+
+
+def _stated(probabilities: Any, labels: Iterable[str]) -> NDArray[np.float64] | None:
+    """(labels,), the `probabilities` of a prediction, which `Task.decide` gives so; None where a file does not say."""
+    if isinstance(probabilities, np.ndarray):
+        return probabilities
+    values = [probabilities.get(label) for label in labels] if isinstance(probabilities, Mapping) else [None]
+    return np.array(values, dtype=np.float64) if all(map(_is_probability, values)) else None
 
 
 def _is_probability(value: Any) -> bool:

@@ -146,15 +146,20 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
 
     def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`labels`, those whose probability reaches its threshold, most likely first, and `probabilities` by label."""
-        thresholds = self.label_thresholds
-        decoded = []
-        for row in torch.sigmoid(outputs.double()).tolist():
-            probabilities = dict(zip(self.labels, row, strict=True))
-            chosen = [label for label, p in probabilities.items() if p >= thresholds[label]]
-            decoded.append(
-                {"labels": sorted(chosen, key=lambda label: -probabilities[label]), "probabilities": probabilities}
-            )
-        return decoded
+        return [
+            {**each, "probabilities": dict(zip(self.labels, each["probabilities"].tolist(), strict=True))}
+            for each in self.decide(examples, encoded, outputs)
+        ]
+
+    def decide(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """As `decode`, but `probabilities` as (labels,) float64."""
+        thresholds = np.array(list(self.label_thresholds.values()))
+        decided = []
+        for row in torch.sigmoid(outputs.detach().double()).numpy():
+            chosen = np.flatnonzero(row >= thresholds)
+            likeliest_first = chosen[np.argsort(-row[chosen], kind="stable")].tolist()
+            decided.append({"labels": [self.labels[number] for number in likeliest_first], "probabilities": row})
+        return decided
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
         """See `Task`: the logits of the mean probabilities."""

@@ -28,7 +28,7 @@ def test_the_expected_calibration_error_is_that_of_its_definition() -> None:
     is_right = generator.uniform(size=500) < certainty**2
     reliability = Reliability()
     for start in range(0, 500, 70):
-        reliability.add(list(zip(certainty[start : start + 70], is_right[start : start + 70], strict=True)))
+        reliability.add(certainty[start : start + 70], is_right[start : start + 70])
     edges = np.linspace(0, 1, 16)
     inside = [(certainty >= low) & (certainty < high) for low, high in pairwise(edges)]
     expected = sum(abs(certainty[each].mean() - is_right[each].mean()) * each.mean() for each in inside if each.any())
@@ -44,13 +44,13 @@ def test_a_certainty_of_one_and_no_decision() -> None:
     assert Reliability().error == 0
     assert Reliability().figures()["bins"] == []
     sure = Reliability()
-    sure.add([(1.0, True), (1.0, False)])
+    sure.add(np.array([1.0, 1.0]), np.array([True, False]))
     assert sure.error == 0.5
 
 
 def test_too_sure_and_not_sure_enough_do_not_make_up_for_each_other() -> None:
     both = Reliability()
-    both.add([(0.9, False), (0.1, True)])
+    both.add(np.array([0.9, 0.1]), np.array([False, True]))
     assert both.error == pytest.approx(0.9)
 
 
@@ -68,6 +68,16 @@ def test_the_temperature_is_the_one_that_a_minimiser_finds(scale: float) -> None
     expected = minimize_scalar(loss, bounds=(1 / 32, 32), method="bounded", options={"xatol": 1e-7}).x
     assert found == pytest.approx(expected, rel=1e-4)
     assert found == pytest.approx(scale, rel=0.2), "the logits were drawn so"
+
+
+def test_the_probabilities_of_one_label_are_kept_where_a_temperature_is_chosen() -> None:
+    task = new_task("classification", labels=["a", "b", "c"], calibration="temperature")
+    outputs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    examples = [TextExample("t", None, "abc"[number % 3], {}, "f:1") for number in range(50)]
+    score, of_decoded = task.score(), task.score()
+    score.add(examples, task.decide(examples, None, outputs))
+    of_decoded.add(examples, task.decode(examples, None, outputs))
+    assert score.best_temperature() == of_decoded.best_temperature()
 
 
 def test_a_model_that_is_always_right_has_no_best_temperature() -> None:
@@ -89,8 +99,11 @@ def test_the_temperature_of_several_labels_is_exact_where_they_are_all_but_certa
     outputs = torch.tensor(scale * logits, dtype=torch.float32)
     task = new_task(**MANY, calibration="temperature")
     examples = [TextExample("t", None, tuple(np.array(["a", "b"])[row]), {}, "f:1") for row in is_true]
-    score = task.score()
-    score.add(examples, task.decode(examples, None, outputs))
+    score, of_decoded = task.score(), task.score()
+    score.add(examples, task.decide(examples, None, outputs))
+    of_decoded.add(examples, task.decode(examples, None, outputs))
+    assert score.best_temperature() == of_decoded.best_temperature()
+    assert score.best_thresholds() == of_decoded.best_thresholds()
 
     def loss(temperature: float) -> float:
         return float(np.logaddexp(0, np.where(is_true, -1, 1) * outputs.double().numpy() / temperature).mean())

@@ -17,6 +17,7 @@ from support.files import write_rows
 from support.sizes import small
 from unmask.batch import pack
 from unmask.errors import InputError, SettingsError
+from unmask.inference.example_sets import ExampleSet, measure
 from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
@@ -29,7 +30,8 @@ from unmask.tasks.text.classification import Classification, open_task, warn_of_
 from unmask.tasks.text.data_sets import DATA_SETS
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import sorted_labels
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.training.device import Compute
 
 
 def opened(lenient: bool = False, columns: ColumnSettings | None = None, **settings: Any) -> Classification:
@@ -242,6 +244,21 @@ def test_decoded_with_probabilities() -> None:
     # 1 / (1 + e^-1), in float32
     assert decoded[0]["probabilities"] == pytest.approx({"no": 0.2689414, "yes": 0.7310586}, abs=1e-6)
     assert decoded[0]["score"] == decoded[0]["probabilities"]["yes"]
+
+
+def test_for_a_score_no_dictionary_of_all_labels_is_made(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    """It would take longer than the model where there are thousands."""
+    given = (
+        [example("a", None, "no"), example("b", None, "yes")],
+        of_labels(0, 1),
+        torch.tensor([[0.0, 1.0], [3.0, 3.0]]),
+    )
+    decoded = TASK.decode(*given)
+    assert TASK.decide(*given) == [{name: each[name] for name in ("label", "score")} for each in decoded]
+    monkeypatch.setattr(type(TASK), "decode", None)
+    module = TASK.module(load_encoder(tiny_model).encoder).eval()
+    part = ExampleSet(given[0], TASK.encode(given[0], load_tokenizer(tiny_model), ExampleCounts()))
+    assert measure(TASK, module, [part], Compute(torch.device("cpu"), torch.float32, "test"))[1].num_examples == 2
 
 
 def test_floors_of_two_labels() -> None:
