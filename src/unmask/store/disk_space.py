@@ -49,7 +49,8 @@ class Estimate:
 def estimate_store(
     files: Sequence[Path], encoder: Encoder, reading: ReadingSettings, cleaning: CleaningSettings
 ) -> Estimate | None:
-    """Encodes the beginnings of a few files, and assumes that the rest is like them.
+    """Encodes the beginnings of a few files, and assumes that the rest is like them. Duplicates count, even if they are
+    to be left out: how many there are is known only once all is read.
 
     Returns:
         None if one of them can be read only once: standard input, a pipe.
@@ -60,6 +61,7 @@ def estimate_store(
     if not all(path.is_file() for path in files):
         return None
     sizes = {path: path.stat().st_size for path in files}
+    cleaning = cleaning.model_copy(update={"duplicates": "keep", "near_duplicates": None})
     sample = Chunk(0)
     documents = text_bytes = file_bytes = 0
     for path in sorted(files, key=sizes.__getitem__, reverse=True)[:_SAMPLED_FILES]:
@@ -85,17 +87,20 @@ def estimate_store(
     return Estimate(round(whole_bytes), num_documents, round(len(encoded.tokens) * per_byte), store_bytes)
 
 
-def check_free_space(out: Path, estimate: Estimate) -> str:
+def check_free_space(out: Path, estimate: Estimate, *, with_duplicates: bool = False) -> str:
     """Describes how much space a store needs and how much there is.
 
     Args:
         out: the store's directory, which may hold finished shards.
+        with_duplicates: whether the estimate counts texts that will be left out.
 
     Raises:
         OutputError: the rest of the store will not fit.
     """
     written = sum(path.stat().st_size for path in out.iterdir()) if out.is_dir() else 0
-    needed = f"{estimate}, {human_bytes(written)} of which are there" if written else f"{estimate}"
+    needed = f"{estimate}{', duplicates included' * with_duplicates}"
+    if written:
+        needed += f", {human_bytes(written)} of which are there"
     free = free_space(out)
     if estimate.store_bytes - written > free:
         raise OutputError(

@@ -159,7 +159,8 @@ def _report_and_check_disk(job: Job, encoder: Encoder) -> int | None:
     whole = sum(known[1:], known[0])
     if not whole.tokens:
         return None  # reading all of it will show what is wrong
-    print(check_free_space(job.out, whole), file=sys.stderr)
+    with_duplicates = job.cleaning.duplicates != "keep" or job.cleaning.near_duplicates is not None
+    print(check_free_space(job.out, whole, with_duplicates=with_duplicates), file=sys.stderr)
     if job.cleaning.near_duplicates is not None:
         memory = estimate_memory(whole.documents, job.cleaning.near_duplicates)
         documents = human_count(whole.documents)

@@ -260,7 +260,7 @@ def test_a_disk_that_is_full_of_sorted_hashes_is_told(
 ) -> None:
     """16 bytes for each of 8,000 documents, before the first token is written."""
     monkeypatch.setattr(duplicates.SeenHashes.__init__, "__defaults__", (1000,))
-    monkeypatch.setattr(preparation, "check_free_space", lambda *_: "not looked at")
+    monkeypatch.setattr(preparation, "check_free_space", lambda *_, **__: "not looked at")
     path = write_documents(tmp_path / "a.jsonl", [f"Document {number}." for number in range(8000)])
     words = ["--tokenizer", tokenizer, "--out", tiny_disk / "made", "--workers", 1, "--duplicates", "documents"]
     code, output, errors = unmask("prepare", path, *words)

@@ -32,16 +32,22 @@ def test_finished_shards_need_no_space_again(tmp_path: Path, monkeypatch: pytest
         check_free_space(out, ESTIMATE)
     (out / "sentences-00000.bin").write_bytes(bytes(1))
     assert check_free_space(out, ESTIMATE).endswith("about 90 B, 70 B of which are there; 20 B are free")
+    assert "about 90 B, duplicates included, 70 B of" in check_free_space(out, ESTIMATE, with_duplicates=True)
 
 
-def test_of_a_table_as_much_text_is_expected_as_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a Parquet file, all of whose rows are one group, a few are read."""
+@pytest.mark.parametrize("cleaning", [CleaningSettings(), CleaningSettings(duplicates="documents")])
+def test_of_a_table_as_much_text_is_expected_as_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaning: CleaningSettings
+) -> None:
+    """Of a Parquet file, all of whose rows are one group, a few are read, and fewer than are searched for duplicates
+    together."""
     monkeypatch.setattr(disk_space, "_READ_S", 0.0)
     texts = [f"The quick brown fox {number} jumped over the lazy dogs." for number in range(5000)]
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": texts}), path, compression="none")  # a row of it is many bytes
     encoder = Encoder(trained(texts[:100], vocab_size=200), "rules")
-    estimate = estimate_store([path], encoder, ReadingSettings(), CleaningSettings())
+    estimate = estimate_store([path], encoder, ReadingSettings(), cleaning)
     assert estimate is not None
     assert estimate.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.1)
     assert estimate.documents == pytest.approx(5000, rel=0.1)
+
