@@ -47,11 +47,11 @@ def encoder_pool(
 
 
 def _encode_ahead(processes: list[WorkerProcess], chunks: Iterator[Chunk]) -> Iterator[EncodedChunk]:
-    """Gives the chunks to the processes in turn."""
+    """Gives the chunks to the processes in turn, and each result as soon as it is the first and there."""
     waiting: deque[tuple[WorkerProcess, Future[EncodedChunk]]] = deque()
     for chunk, process in zip(chunks, cycle(processes), strict=False):
         waiting.append((process, process.submit(_encode_in_worker, chunk)))
-        if len(waiting) >= len(processes) * _CHUNKS_IN_FLIGHT:
+        while waiting and (waiting[0][1].done() or len(waiting) >= len(processes) * _CHUNKS_IN_FLIGHT):
             yield _result(*waiting.popleft())
     while waiting:
         yield _result(*waiting.popleft())

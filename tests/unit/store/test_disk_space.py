@@ -50,4 +50,3 @@ def test_of_a_table_as_much_text_is_expected_as_it_has(
     assert estimate is not None
     assert estimate.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.1)
     assert estimate.documents == pytest.approx(5000, rel=0.1)
-
