@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -32,6 +32,10 @@ LONGEST_PRE_TOKEN = 64
 
 _TEXTS_AT_ONCE = 512  # few enough for their data to stay in the processor's cache
 _WORDS_AT_ONCE = 8192
+_CHARACTERS_AT_ONCE = 1 << 20
+"""Longer texts are encoded in pieces of about this length: a list of pre-tokens takes many times the memory of text."""
+_LONE_SPACE = re.compile(r"(?<=\S) (?=\S)")
+"""Where every text may be cut; the second piece begins with the space."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,17 @@ class WordCache:
         """
         encoded: list[bytes] = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            encoded += self._encode(texts[start : start + _TEXTS_AT_ONCE])
+            some = texts[start : start + _TEXTS_AT_ONCE]
+            if sum(map(len, some)) < _CHARACTERS_AT_ONCE:
+                encoded += self._encode(some)
+            else:
+                encoded += map(self._encode_long, some)
         lengths = np.fromiter(map(len, encoded), np.uint32, len(encoded)) // self._dtype.itemsize
         return np.frombuffer(b"".join(encoded), self._dtype), lengths
+
+    def _encode_long(self, text: str) -> bytes:
+        pieces = [text] if self._known is None else _pieces(text)
+        return b"".join(self._encode([piece])[0] for piece in pieces)
 
     def _encode(self, texts: Sequence[str]) -> list[bytes]:
         known = self._known
@@ -130,6 +142,14 @@ class WordCache:
 
     def _encode_whole(self, texts: Sequence[str]) -> list[bytes]:
         return [np.array(ids, self._dtype).tobytes() for ids in self._plain.encode_batch(texts)]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while found := _LONE_SPACE.search(text, start + _CHARACTERS_AT_ONCE):
+        yield text[start : found.start()]
+        start = found.start()
+    yield text[start:]
 
 
 class _KnownPreTokens(dict[str, bytes]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import unicodedata
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,7 @@ from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Whitespace
 from tokenizers.trainers import BpeTrainer
 
+from unmask.tokenization.encoding import word_cache
 from unmask.tokenization.encoding.word_cache import LONGEST_PRE_TOKEN, WordCache, word_rules
 
 TEXT = (
@@ -118,6 +120,29 @@ def test_every_character_of_the_first_plane(kind: str) -> None:
 def test_any_texts(kind: str, texts: list[str]) -> None:
     backend = BACKENDS[kind]
     assert by_words(WordCache(backend, np.dtype("<u2")), texts) == by_library(backend, texts)
+
+
+@any_kind
+@given(text=st.lists(st.sampled_from([*TEXT.split(), *" \t\n\x0b\x01Σ", "  ", "\u0301"])).map(" ".join))
+def test_long_texts_in_pieces(kind: str, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(word_cache, "_CHARACTERS_AT_ONCE", 4)
+        assert by_words(WordCache(BACKENDS[kind], np.dtype("<u2")), [text, "a"]) == by_library(
+            BACKENDS[kind], [text, "a"]
+        )
+
+
+@any_kind
+def test_a_long_text_takes_little_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pre-tokens, all in a list, would take ten times its size."""
+    monkeypatch.setattr(word_cache, "_CHARACTERS_AT_ONCE", 1000)
+    cache, text = WordCache(BACKENDS[kind], np.dtype("<u2")), "a dog " * 20_000
+    cache.encode(["a dog"])
+    tracemalloc.start()
+    cache.encode([text])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(text)  # the ids, two bytes each, and their copy
 
 
 @any_kind
