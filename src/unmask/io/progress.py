@@ -114,11 +114,11 @@ class Progress:
             self.advance()
             yield item
 
-    def update(self, fraction: float, count: float) -> None:
+    def update(self, fraction: float | None, count: float) -> None:
         """Sets how far the task is.
 
         Args:
-            fraction: of the whole task, 0 to 1, earlier sessions included.
+            fraction: of the whole task, 0 to 1, earlier sessions included; None where unknown.
             count: units done, earlier sessions included.
         """
         self._fraction = fraction

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -16,9 +19,9 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import names_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, TooLittleTextError
+from unmask.io import progress
 from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.paths import TRAINING_REPORT
-from unmask.io.progress import Progress
 from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, write_json, writing_directory
 from unmask.tokenization.learning.train import TrainingReport, learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
@@ -70,22 +73,28 @@ def train_tokenizer(
     refuse_inputs_inside(out, files)
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
-    total = max(1, sum(sizes.values()))
-    with Progress("training the tokenizer", unit="bytes") as progress:
+    total = sum(sizes.values()) if all(path.is_file() for path in files) else None
+    began = time.monotonic()
 
-        def texts() -> Iterator[str]:
+    def texts() -> Generator[str, None, None]:
+        with progress.Progress("reading text", unit="bytes") as shown:
             for document in read_corpora(corpora, counts, reading, cleaning):
-                progress.update(0.9 * min(1, counts.file_bytes / total), counts.utf8_bytes)
+                shown.update(total and min(1.0, counts.file_bytes / total), counts.utf8_bytes)
                 yield document.text
-            if counts.documents == 0:
-                raise InputError(f"{names_of(files)}: no text in it{describe_losses(counts)}: give text to train on")
+        if counts.documents == 0:
+            raise InputError(f"{names_of(files)}: no text in it{describe_losses(counts)}: give text to train on")
 
-        tokenizer: Tokenizer
+    def announce(num_entries: int, num_words: int) -> None:
+        if time.monotonic() - began >= progress.FIRST_SHOWN_S:
+            print(f"learning {num_entries:,} entries from {num_words:,} distinct words", file=sys.stderr, flush=True)
+
+    tokenizer: Tokenizer
+    with closing(texts()) as documents:
         try:
             if settings.kind == "word":
-                tokenizer, report = train_word_tokenizer(texts(), settings, seed)
+                tokenizer, report = train_word_tokenizer(documents, settings, seed)
             else:
-                tokenizer, report = learn_tokenizer(texts(), settings, seed)
+                tokenizer, report = learn_tokenizer(documents, settings, seed, announce)
         except TooLittleTextError as error:
             raise InputError(f"{names_of(files)}: {error}") from error
     own = ["tokenizers"] if settings.kind != "word" else []

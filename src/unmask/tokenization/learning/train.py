@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from unmask.corpus.segmenters import SEGMENTERS
@@ -91,13 +91,18 @@ class TrainingReport:
 
 
 def learn_tokenizer(
-    texts: Iterable[str], settings: TokenizerSettings, seed: int = 0
+    texts: Iterable[str],
+    settings: TokenizerSettings,
+    seed: int = 0,
+    announce: Callable[[int, int], None] = lambda _entries, _words: None,
 ) -> tuple[TextTokenizer, TrainingReport]:
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 
     Args:
         texts: one document each; iterated once.
         seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
+        announce: is called once all texts are read, before the vocabulary grows, which the library does without a word:
+            with the most entries that it will have, and with the number of distinct words.
 
     Raises:
         InputError: there is no text, or no character is frequent enough.
@@ -129,6 +134,7 @@ def learn_tokenizer(
     alphabet = family.alphabet(characters, settings)
     base = family.base(alphabet, split)
     capacity = _capacity(settings, family, len(reserved), base, alphabet)
+    announce(len(reserved) + capacity, len(counts.words))
     known = _known_words(counts.words, alphabet, family.max_word_characters)
     learned = family.grow(known, base, num_entries=capacity, min_pair_count=settings.min_pair_count)
     if learned.merges is not None and settings.num_merges is not None and len(learned.merges) >= settings.num_merges:
