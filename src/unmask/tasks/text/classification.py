@@ -239,9 +239,12 @@ class Classification(TextTask[str]):
 def warn_of_contradictions(examples: Sequence[LabelledText], path: DataPath) -> None:
     """Warns where more than a hundredth of what is trained on has the texts of an earlier example, and another
     label."""
-    first: dict[tuple[str, str | None], LabelledText] = {}
-    pairs = [(first.setdefault((each.text_a, each.text_b), each), each) for each in examples]
-    found = [(earlier, later) for earlier, later in pairs if earlier.label != later.label]
+    first: dict[tuple[str, ...], LabelledText] = {}
+    found: list[tuple[LabelledText, LabelledText]] = []
+    for each in examples:  # a list of all pairs would take seconds of a million
+        earlier = first.setdefault(each.texts, each)
+        if earlier.label != each.label:
+            found.append((earlier, each))
     if 100 * len(found) > len(examples):
         shown = [
             f"{earlier.source} ({earlier.label!r}) and {later.source} ({later.label!r})"
