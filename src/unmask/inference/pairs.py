@@ -19,9 +19,9 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.minimal_pairs.comparing import PairScores, score_pairs, warn_of_alike
+from unmask.tasks.minimal_pairs.comparing import PairScores, encode_pairs, score_pairs, warn_of_alike
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
-from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
+from unmask.tasks.minimal_pairs.scorers import PllMode, Sentence, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
 
@@ -65,8 +65,11 @@ def evaluate_pairs(
 
 def score_paradigms(scorer: SentenceScorer, paradigms: Sequence[Paradigm]) -> PairScores:
     """What `evaluate_pairs` measures, pair by pair, with progress and its warnings."""
-    with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
-        scored = score_pairs(scorer, paradigms, progress.advance)
+    pairs = [pair for each in paradigms for pair in each.pairs]
+    with Progress("encoding pairs", len(pairs), unit="pairs") as progress:
+        encoded = encode_pairs(scorer, pairs, progress.advance)
+    with Progress("pairs", len(pairs), unit="pairs") as progress:
+        scored = score_pairs(scorer, paradigms, progress.advance, encoded)
         warn_of_alike(int(scored.alike.sum()), paradigms, scorer)
     return scored
 
@@ -96,8 +99,9 @@ def evaluate_checkpoints(
             "keeps"
         )
     results: list[dict[str, Any]] = []
-    num_pairs = sum(len(each.pairs) for each in paradigms)
-    with Progress("pairs", len(steps) * num_pairs, unit="pairs") as progress:
+    every = [pair for each in paradigms for pair in each.pairs]
+    encoded: list[tuple[Sentence, Sentence]] | None = None
+    with Progress("pairs", len(steps) * len(every), unit="pairs") as progress:
         for step in steps:
             with temporary_directory("unmask-checkpoint") as place:
                 try:
@@ -106,11 +110,15 @@ def evaluate_checkpoints(
                     if step == steps[-1] and not results:
                         raise
                     logger.warning("the checkpoint of step %s is left out: %s", f"{step:,}", error)
-                    progress.advance(num_pairs)
+                    progress.advance(len(every))
                     continue
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
-                results.append({"step": step, **score_pairs(scorer, paradigms, progress.advance).figures()})
-            if len(results) == 1:  # all have the same vocabulary
+                if encoded is None:  # all have the same vocabulary
+                    with progress.aside("encoding pairs", len(every), "pairs") as aside:
+                        encoded = encode_pairs(scorer, every, aside.advance)
+                scored = score_pairs(scorer, paradigms, progress.advance, encoded)
+                results.append({"step": step, **scored.figures()})
+            if len(results) == 1:
                 warn_of_alike(results[0]["alike"], paradigms, scorer)
     return results
 

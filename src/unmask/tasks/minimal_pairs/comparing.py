@@ -85,19 +85,23 @@ class PairScores:
 
 
 def score_pairs(
-    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[float], None] = lambda _: None
+    scorer: SentenceScorer,
+    paradigms: Sequence[Paradigm],
+    advance: Callable[[float], None] = lambda _: None,
+    encoded: Sequence[tuple[Sentence, Sentence]] | None = None,
 ) -> PairScores:
     """Scores both sentences of all pairs.
 
     Args:
         advance: given how many pairs more are done, in fractions, whenever a batch is scored.
+        encoded: all pairs, as `encode_pairs` gives them; None has them encoded here.
 
     Raises:
         InputError: as `encode_pairs`, before any is scored.
         ModelError: what the model computes is not finite.
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
-    encoded = encode_pairs(scorer, pairs)
+    encoded = encode_pairs(scorer, pairs) if encoded is None else encoded
     scores = np.empty((len(pairs), 2))
     # Long and short ones mixed, so that the time left is a fair estimate.
     order = np.random.default_rng(0).permutation(len(pairs))
@@ -109,8 +113,13 @@ def score_pairs(
     return PairScores(paradigms, scores, np.array([read_alike(*both) for both in encoded], dtype=bool))
 
 
-def encode_pairs(scorer: SentenceScorer, pairs: Sequence[MinimalPair]) -> list[tuple[Sentence, Sentence]]:
+def encode_pairs(
+    scorer: SentenceScorer, pairs: Sequence[MinimalPair], advance: Callable[[float], None] = lambda _: None
+) -> list[tuple[Sentence, Sentence]]:
     """What the model reads of the right and of the wrong sentence of each pair.
+
+    Args:
+        advance: given how many pairs more are encoded, every few hundred.
 
     Raises:
         InputError: the model cannot score a sentence; file and line are named, the first few together.
@@ -128,6 +137,7 @@ def encode_pairs(scorer: SentenceScorer, pairs: Sequence[MinimalPair]) -> list[t
                     scorer.encode([pair.good, pair.bad])
                 except InputError as error:
                     faults.add(InputError(f"{pair.place}: {error}"))
+        advance(len(part))
     faults.raise_any()
     return encoded
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import FORMATS, read_rows
@@ -75,7 +76,9 @@ def read_paradigms(path: str | DataPath) -> list[Paradigm]:
     """
     faults = RowFaults()
     given = as_files(path)
-    found = [pair for file in _files(given.path) for pair in _read(replace(given, paths=(file,)), faults)]
+    files = [replace(given, paths=(file,)) for file in _files(given.path)]
+    with Progress("reading pairs", unit="pairs") as progress:
+        found = list(progress.counting(pair for file in files for pair in _read(file, faults)))
     faults.raise_any()
     _report_equal(found)
     found.sort(key=lambda each: each.paradigm)  # stable: pairs keep their order
