@@ -6,11 +6,14 @@ import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
+
+import numpy as np
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.io.progress import listed
+from unmask.io.progress import Progress, listed
 from unmask.tasks.rows import alike
 
 logger = logging.getLogger("unmask")
@@ -25,7 +28,7 @@ _MOST_NAMED = 5
 """Labels in a warning."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unsplittable:
     """What cannot be divided: an article, the lines of a row or of a document.
 
@@ -55,7 +58,7 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
     Raises:
         InputError: there are fewer than three groups.
     """
-    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
+    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest())
     if len(ordered) < 3:
         raise InputError(
             f"{len(ordered)} group{' that belongs' if len(ordered) == 1 else 's that belong'} together: expected at "
@@ -71,10 +74,15 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
 
 def one_spelling(keys: Sequence[str]) -> list[str]:
     """The keys, in which those that differ in case and blanks alone are written as the first of them in order."""
-    first: dict[str, str] = {}
-    for key in sorted(set(keys)):
-        first.setdefault(alike(key), key)
-    return [first[alike(key)] for key in keys]
+    distinct = sorted(set(keys))
+    with Progress("grouping", len(distinct), unit="groups") as progress:
+        hashes = np.fromiter((hash(alike(key)) for key in progress.counting(distinct)), np.int64, len(distinct))
+    several, counts = np.unique(hashes, return_counts=True)
+    first: dict[str, str] = {}  # of those with a hash that others have, which are few
+    written = {
+        key: first.setdefault(alike(key), key) for key in compress(distinct, np.isin(hashes, several[counts > 1]))
+    }
+    return [written.get(key, key) for key in keys]
 
 
 def warn_of_splits(
@@ -97,9 +105,13 @@ def warn_of_splits(
             f"{len(parts):,}",
             ", ".join(f"{name} has {len(its):,} ({shares[name]:.1%})" for name, its in of.items()),
         )
-    known = {alike(part.text) for part in of["train"] if part.text}
+    with Progress("comparing texts", len(parts), unit="rows") as progress:
+        texts = {
+            name: [hash(alike(part.text)) for part in progress.counting(its) if part.text] for name, its in of.items()
+        }
+    known = set(texts["train"])
     for name in ("dev", "test"):
-        if num_known := sum(alike(part.text) in known for part in of[name]):
+        if num_known := sum(text in known for text in texts[name]):
             logger.warning(
                 "%s: %s of %s rows of %s have the text, passage or premise of a row of train, but for case and blanks: "
                 "figures on them say less about new text; without --group such rows stay together",

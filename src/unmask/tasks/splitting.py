@@ -15,7 +15,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ class _Columns:
     unlabelled: Set[str]
 
 
-Writer = Callable[[Iterable[Any]], bytes]
-"""Gives the content of a file of some of the parts."""
+Writer = Callable[[Iterable[Any]], Iterable[bytes]]
+"""Gives the content of a file of some of the parts, piece by piece."""
 
 
 def split_file(
@@ -127,7 +128,7 @@ def split_file(
         parts, write = list(_documents([line for _, line in file.lines()], is_conllu)), _encoded
     elif form in LINE_FORMATS or file.settings.separator is not None:
         of_form = form if form in LINE_FORMATS else ".csv"
-        parts, write = _lines([*file.lines()], columns, file, of_form, _own_header(task))
+        parts, write = _lines(file, columns, of_form, _own_header(task))
     elif file.path == STANDARD_INPUT:
         raise InputError(f"{file}: {NEEDS_NAME}")
     else:
@@ -143,7 +144,7 @@ def split_file(
         for name in SPLITS:
             chosen = [part.content for part, its in zip(parts, splits, strict=True) if its == name]
             with writing(directory / f"{name}{suffix}") as written:
-                written.write(write(chosen))
+                written.writelines(write(chosen))
             counts[out / f"{name}{suffix}"] = len(chosen)
     warn_of_splits(file, parts, splits, columns.label)
     return counts
@@ -205,30 +206,49 @@ def _records(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
         for article in articles
     ]
 
-    def write(chosen: Iterable[Any]) -> bytes:
+    def write(chosen: Iterable[Any]) -> Iterable[bytes]:
         return _encoded([json.dumps({**whole, "data": list(chosen)}, ensure_ascii=False), "\n"])
 
     return parts, write
 
 
 def _lines(
-    lines: Sequence[tuple[int, str]], columns: _Columns, file: InputFiles, form: str, own_header: Sequence[str]
+    file: InputFiles, columns: _Columns, form: str, own_header: Sequence[str]
 ) -> tuple[list[Unsplittable], Writer]:
     """Rows with their lines unchanged, below a header if there is one."""
-    table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop, own_header)
-    of_table = () if table is None else table.rows
+    held: list[str] = []  # the lines from the one on which the last row begins
+
+    def lines() -> Iterator[tuple[int, str]]:
+        for number, line in file.lines():
+            held.append(line)
+            yield number, line
+
+    table = None if form == ".jsonl" else open_table(form, lines(), str(file), file.settings, stop, own_header)
+    rows = read_jsonl(lines(), str(file)) if form == ".jsonl" else () if table is None else table.rows
     with Progress("reading", unit="rows") as progress:
-        rows = list(progress.counting(read_jsonl(lines, str(file)) if form == ".jsonl" else of_table))
-    if table is not None:
-        _column(columns.group, table.names, table.place, rows)
-    if not rows:
-        raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
-    starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
-    header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
-    with Progress("grouping", len(rows), unit="rows") as progress:
-        parts = [_part(row, columns, rows, text) for row, text in progress.counting(zip(rows, texts, strict=True))]
+        pieces = _with_lines(progress.counting(rows), held)
+        _, header = next(pieces)
+        first = list(islice(pieces, _LOOKED_AT))
+        looked_at = [row for row, _ in first]
+        if table is not None:
+            _column(columns.group, table.names, table.place, looked_at)
+        if not first:
+            raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
+        parts = [_part(row, columns, looked_at, text) for row, text in chain(first, pieces)]
     mark = "\ufeff" if table is not None and _has_mark(file) else ""
-    return parts, lambda chosen: _encoded([mark, header, *chosen])
+    return parts, lambda chosen: _encoded(chain([mark, header], chosen))
+
+
+def _with_lines(rows: Iterable[Row], held: list[str]) -> Iterator[tuple[Row, str]]:
+    """What is above the rows, as one without fields, then each row, with the lines that are taken out of `held`."""
+    row, begins = Row({}, ""), 1
+    for following in rows:
+        start = int(following.source.rpartition(":")[2])
+        text = _text(held[: start - begins])
+        del held[: start - begins]
+        yield row, text
+        row, begins = following, start
+    yield row, _text(held)
 
 
 def _has_mark(file: InputFiles) -> bool:
@@ -237,13 +257,14 @@ def _has_mark(file: InputFiles) -> bool:
         return raw.read(3).startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
-def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
+def _text(lines: Sequence[str]) -> str:
     """The text of a row, without empty lines around it."""
-    while end - start > 1 and not lines[end - 1][1].strip("\r\n"):
+    start, end = 0, len(lines)
+    while end - start > 1 and not lines[end - 1].strip("\r\n"):
         end -= 1
-    while end - start > 1 and not lines[start][1].strip("\r\n"):
+    while end - start > 1 and not lines[start].strip("\r\n"):
         start += 1
-    return _ended("".join(line for _, line in lines[start:end])) if end > start else ""
+    return _ended("".join(lines[start:end])) if lines else ""
 
 
 def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], Writer]:
@@ -253,7 +274,7 @@ def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
         every = enumerate(progress.counting(chain(first, rows)))
         parts = [_part(row, columns, first, number) for number, row in every]
 
-    def write(chosen: Iterable[Any]) -> bytes:
+    def write(chosen: Iterable[Any]) -> Iterable[bytes]:
         from pyarrow import ArrowException, BufferOutputStream, concat_tables, parquet
 
         try:
@@ -262,7 +283,7 @@ def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
             raise InputError(f"{file}: its shards do not have the same columns: {error}") from error
         out = BufferOutputStream()
         parquet.write_table(whole.take(list(chosen)), out)
-        return bytes(out.getvalue())
+        return [bytes(out.getvalue())]
 
     return parts, write
 
@@ -282,14 +303,19 @@ def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
     name = next((name for name in columns.label if name in row), "")
     value = row[name] if name else None
     if isinstance(value, str):
-        held = list_in_cell(value, name, row.source, refuses=False)
-        value = [part.strip() for part in _BETWEEN_LABELS.split(value)] if held is None else held
+        value = _labels_in(value)
     labels = map(str, value if isinstance(value, list) else [] if value is None else [value])
     return tuple(label for label in labels if label and label not in columns.unlabelled)
 
 
-def _encoded(texts: Iterable[str]) -> bytes:
-    return "".join(texts).encode("utf-8")
+@lru_cache  # so that rows with the same label share it
+def _labels_in(text: str) -> list[Any]:
+    held = list_in_cell(text, "", "", refuses=False)
+    return [part.strip() for part in _BETWEEN_LABELS.split(text)] if held is None else held
+
+
+def _encoded(texts: Iterable[str]) -> Iterator[bytes]:
+    return (text.encode("utf-8") for text in texts)
 
 
 def _documents(lines: Sequence[str], is_conllu: bool) -> Iterator[Unsplittable]:
@@ -303,7 +329,8 @@ def _documents(lines: Sequence[str], is_conllu: bool) -> Iterator[Unsplittable]:
     whole: list[str] = []
     for piece in _pieces(lines, begins):
         if any(map(is_token, whole)) and any(map(is_token, piece)):
-            yield Unsplittable("".join(whole), "".join(whole))
+            text = "".join(whole)
+            yield Unsplittable(text, text)
             whole = []
         whole += piece
     if whole:

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import json
 import re
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -366,7 +367,21 @@ def test_a_long_file_is_read_with_progress(
     else:
         parquet.write_table(pyarrow.table({"text": [*"abc"]}), path)
     split_file(path, "classification", tmp_path / "out")
-    assert "reading: done · 3 rows" in capsys.readouterr().err
+    shown = [" · ".join(line.split(" · ")[:2]) for line in capsys.readouterr().err.splitlines() if "done" in line]
+    assert shown == ["reading: done · 3 rows", "grouping: done · 3 groups", "comparing texts: done · 3 rows"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_long_file_takes_little_memory(tmp_path: Path, suffix: str) -> None:
+    """Neither its rows nor its lines are all held beside the parts that they make."""
+    rows = [{"text": f"A film, number {number}, of which much could be said", "label": "x"} for number in range(3000)]
+    lines = ["text,label", *(f'"{row["text"]}",{row["label"]}' for row in rows)]
+    path = write(tmp_path / "a.csv", "\n".join(lines)) if suffix == ".csv" else write_rows(tmp_path / "a.jsonl", *rows)
+    tracemalloc.start()
+    split_file(path, "classification", tmp_path / "out")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * path.stat().st_size
 
 
 def test_texts_that_differ_in_case_and_blanks_alone_stay_together(
