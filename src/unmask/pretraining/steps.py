@@ -45,6 +45,11 @@ _HELD_OUT_AT_ONCE = 64
 `discriminator_auc` depends on it, since a batch's tokens are ranked among themselves."""
 
 
+_HELD_OUT_SEED = 0
+"""Which held-out sequences are evaluated, and what is drawn for them, is the same whatever the run's seed, so that runs
+of several seeds differ by what they learnt alone."""
+
+
 class PretrainingSteps:
     """The steps of a run; see `unmask.training.memory.StepSource`.
 
@@ -160,7 +165,7 @@ def with_rates(batch: Batch, rates: Mapping[str, float]) -> Batch:
 def build_loader(
     start: Start, store: TokenStore, tokenizer: Tokenizer, held_out: bool, phase: PhaseSettings
 ) -> SequenceLoader | StreamLoader:
-    """The loader of the training documents, or of the held-out ones, in a phase of the run.
+    """The loader of the training documents in a phase of the run, or of the held-out ones, the same for all seeds.
 
     Raises:
         InputError: there are too few documents.
@@ -185,7 +190,7 @@ def stream_loader(
         settings.packing.max_length,
         train.batch_size,
         train.batch_size if held_out else train.micro_batch_of(train.batch_size),
-        settings.seed,
+        _HELD_OUT_SEED if held_out else settings.seed,
     )
 
 
@@ -205,7 +210,7 @@ def sequence_loader(
     split, template = Split(store, settings.held_out, held_out), template_of(start, tokenizer)
     packing, pairs = phase.packing(settings.packing), settings.objective.pair_objective
     return SequenceLoader(
-        open_planner(split, packing, pairs, template, settings.seed),
+        open_planner(split, packing, pairs, template, _HELD_OUT_SEED if held_out else settings.seed),
         template,
         cut.batch_size,
         at_once,

@@ -17,6 +17,7 @@ from support.corpora import learn_and_prepare
 from support.elmo import write_elmo_recipe
 from support.files import write, write_rows
 from support.runs import assert_same_run, assert_same_weights, pretrain_without_report, stop_at
+from support.tensors import same_batch
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.run import finetune
 from unmask.inference.ensemble import write_ensemble
@@ -26,8 +27,10 @@ from unmask.inference.predictor import load_predictor, predict
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import FINE_TUNED
-from unmask.pretraining.inputs import open_inputs
+from unmask.objectives.table import new_objective
+from unmask.pretraining.inputs import open_inputs, prepare_held_out
 from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import load_word_tokenizer
@@ -58,6 +61,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory, words: tuple[str, list[str]]
 
 
 # Pre-training
+
+
+def test_runs_of_other_seeds_are_measured_on_the_same_windows(words: tuple[str, list[str]], store: Path) -> None:
+    recipe, given = words
+    opened = TokenStore(store)
+    tokenizer = load_word_tokenizer(opened.tokenizer_directory)
+    batches = []
+    for seed in (0, 7):
+        settings = load_pretrain_recipe(recipe, [*given, f"seed={seed}"])
+        objective = new_objective(settings.objective, tokenizer.vocabulary)
+        batches.append(prepare_held_out(open_start(settings), opened, tokenizer, objective))
+    assert batches[0]
+    assert all(map(same_batch, *batches))
 
 
 def test_a_run_leaves_a_model_and_says_how_it_learned(whole: Path, store: Path) -> None:

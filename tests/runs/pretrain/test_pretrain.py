@@ -11,6 +11,7 @@ import transformers
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 
+from support.tensors import same_batch
 from unmask.batch import Batch
 from unmask.config import changed_keys
 from unmask.inference.features.extraction import load_feature_model
@@ -73,6 +74,18 @@ def held_out_batches(recipe: PretrainRecipe, store: Path) -> list[Batch]:
     tokenizer = load_tokenizer(opened.tokenizer_directory)
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
     return prepare_held_out(open_start(recipe), opened, tokenizer, objective)
+
+
+def test_runs_of_other_seeds_are_measured_on_the_same_masked_sequences(
+    words: tuple[str, list[str]], tiny_store: Path
+) -> None:
+    recipe, given = words
+    first, other = (
+        held_out_batches(load_pretrain_recipe(recipe, [*given, "train.eval_sequences=9", f"seed={seed}"]), tiny_store)
+        for seed in (0, 7)
+    )
+    assert sum(batch.num_sequences for batch in first) == 9
+    assert all(map(same_batch, first, other))
 
 
 @torch.no_grad()
