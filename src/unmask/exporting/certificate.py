@@ -40,6 +40,26 @@ _BATCH_TOKENS = 1024
 """With logits of a vocabulary of 30,000 for each, twice 125 MB."""
 
 
+class _Differences:
+    """Of each output: the largest difference of the exported model's, and how large the original's are."""
+
+    def __init__(self) -> None:
+        self._largest: dict[str, float] = {}
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, name: str, before: Tensor, after: Tensor) -> None:
+        """Counts one batch of an output, of the same shape from both models."""
+        largest = float((before - after).abs().max())
+        self._largest[name] = float(np.maximum(self._largest.get(name, 0.0), largest))  # of NaN it is NaN
+        total, count = self._sums.get(name, (0.0, 0))
+        self._sums[name] = total + float(before.norm()) ** 2, count + before.numel()
+
+    def figures(self) -> dict[str, Any]:
+        """`largest_difference` and `root_mean_square` by output."""
+        sizes = {name: (total / count) ** 0.5 for name, (total, count) in self._sums.items()}
+        return {"largest_difference": self._largest, "root_mean_square": sizes}
+
+
 def read_examples(model: Predictor, check: DataPath) -> list[ExampleSet]:
     """Labelled examples, as for `unmask evaluate`, in sets.
 
@@ -73,20 +93,21 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
         sets: from `read_examples`.
 
     Returns:
-        `examples`, `largest_difference` by output, `metrics` and `latency_ms` (the median of single examples), each
-        `before` and `after`, and of the task's first metric, of question answering `f1`, `metric` and its `loss`, as a
-        share of its range, positive where the exported model is worse.
+        `examples`, `largest_difference` by output, and the `root_mean_square` of the original's, `metrics` and
+        `latency_ms` (the median of single examples), each `before` and `after`, and of the task's first metric, of
+        question answering `f1`, `metric` and its `loss`, as a share of its range, positive where the exported model is
+        worse.
     """
     task = before.task
     scores = task.score(), task.score()
-    largest = 0.0
+    differences = _Differences()
     timed: list[ExampleSet] = []
     with Progress("checking", unit="examples") as progress:
         for part in sets:
             advance = counted_in(len(part.examples) / 2, progress.advance)
             outputs = [predictor.outputs(part, advance) for predictor in (before, after)]
             known = outputs[0].isfinite()  # questions with fewer choices are filled with minus infinity
-            largest = max(largest, float((outputs[0] - outputs[1])[known].abs().max()))
+            differences.add("logits", outputs[0][known], outputs[1][known])
             for score, predictor, its in zip(scores, (before, after), outputs, strict=True):
                 score.add(part.examples, predictor.task.decide(part.examples, part.encoded, its))
             timed += _single(before, part, _TIMED - len(timed))
@@ -96,7 +117,7 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
     lost = metrics[0][primary] - metrics[1][primary]
     return {
         "examples": scores[0].num_examples,
-        "largest_difference": {"logits": largest},
+        **differences.figures(),
         "metrics": {"before": metrics[0], "after": metrics[1]},
         "metric": primary,
         "loss": (-lost if primary in scores[0].lower_is_better else lost) / (100 if task.kind == "qa" else 1),
@@ -126,7 +147,7 @@ def compare_texts(
     encoder: Any = after.encoder
     models = {"before": partial(_outputs_of_texts, before, head), "after": encoder.of_tokens}
     is_masked = isinstance(head, MaskedLMHead)
-    largest: dict[str, float] = {}
+    differences = _Differences()
     sums, num_counted, num_texts = {"before": 0.0, "after": 0.0}, 0, 0
     timed: list[Batch] = []
     with Progress("checking", unit="texts") as progress:
@@ -141,8 +162,7 @@ def compare_texts(
                 at = torch.from_numpy(counted[numbers])
                 found = {when: model(batch) for when, model in models.items()}
                 for name, its in found["before"].items():
-                    difference = float((its - found["after"][name]).abs().max())
-                    largest[name] = max(largest.get(name, 0.0), difference)
+                    differences.add(name, its, found["after"][name])
                 original = torch.from_numpy(encoded.rows.input_ids[numbers]).long()[at]
                 for when, its in found.items():
                     if is_masked:
@@ -158,7 +178,7 @@ def compare_texts(
     metrics = {when: {metric: total / num_counted} for when, total in sums.items()}
     return {
         "examples": num_texts,
-        "largest_difference": largest,
+        **differences.figures(),
         "metrics": metrics,
         "metric": metric,
         "loss": metrics["before"][metric] - metrics["after"][metric],

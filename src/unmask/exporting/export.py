@@ -40,6 +40,8 @@ Format = Literal["onnx", "onnx-int8"]
 _OPSET = 18
 _COPIED = (".json", ".txt", ".model")
 """Suffixes of a model's configuration and tokenizer."""
+_ROUNDING = 1e-3
+"""Of the root mean square of an output: what fp32 in another order of operations changes is a hundredth of it."""
 _LIBRARIES = ("onnx", "onnxruntime", "onnxscript", "torch", "unmask")
 
 
@@ -71,7 +73,7 @@ def export(
 
     Raises:
         SettingsError: there is no such format, a column does not apply here, the model is of a kind that cannot be
-            exported, or it answers too much worse.
+            exported, the graph in fp32 computes something else, or answers are too much worse.
         ModelError: there is no model.
         InputError: the examples cannot be read.
         OutputError: there is something at `out` that is not to be overwritten, or is no exported model.
@@ -113,6 +115,8 @@ def export(
             logger.info("quantizing it")
             _quantize(place / ONNX)
         result = compared_with(place)
+        if format == "onnx":
+            _refuse_another_graph(result, directory)
         if not result["loss"] <= max_loss:
             metric = result["metric"]
             raise SettingsError(
@@ -203,6 +207,19 @@ def write_graph(model: PaddedModel, path: Path) -> None:
             )
         finally:
             interruption.check()
+
+
+def _refuse_another_graph(result: dict[str, Any], directory: Path) -> None:
+    """Raises SettingsError if a graph in fp32 differs from its model by more than rounding does."""
+    for name, size in result["root_mean_square"].items():
+        difference = result["largest_difference"][name]
+        if not difference <= _ROUNDING * size:
+            raise SettingsError(
+                f"{directory} cannot be exported: {name} of its graph differ by up to {difference:.2g} from the "
+                f"model's, whose root mean square is {size:.2g}; rounding changes less than a thousandth of that, so "
+                "the graph computes something else; nothing is written: use the model itself, or write into "
+                "exporting/graph.py what it computes otherwise, such as a new setting of its encoder"
+            )
 
 
 def _opset_of(path: Path) -> int:

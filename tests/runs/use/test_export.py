@@ -284,7 +284,8 @@ def test_what_is_too_much_worse_is_not_written(
     unmask: Command, task_models: Any, check: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unmask.exporting.export.compare", lambda *_: {
-        "metric": "accuracy", "loss": 0.02, "metrics": {"before": {"accuracy": 0.9}, "after": {"accuracy": 0.88}},
+        "metric": "accuracy", "loss": 0.02, "root_mean_square": {},
+        "metrics": {"before": {"accuracy": 0.9}, "after": {"accuracy": 0.88}},
     })  # fmt: skip
     model = task_models.runs / "classification"
     code, _, errors = unmask("export", model, "--check", check("classification"), "--out", "bad")
@@ -293,6 +294,19 @@ def test_what_is_too_much_worse_is_not_written(
         str(Path.cwd()) + "/", ""
     )
     assert sorted(each.name for each in Path().iterdir()) == ["classification.jsonl"], "nothing is left behind"
+
+
+def test_a_graph_that_computes_something_else_is_not_written(unmask: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of an encoder with a setting that the graph does not have; by its answers alone it would pass."""
+    hidden_of = PaddedModel._hidden
+    monkeypatch.setattr(PaddedModel, "_hidden", lambda *given: hidden_of(*given) + 0.02)
+    monkeypatch.setattr("unmask.exporting.export.write_graph", write_graph)  # no other test may find it
+    model = save_bert(Path("model"), TEXTS, num_hidden_layers=1)
+    Path("texts.txt").write_text("\n".join(TEXTS[:6]), "utf-8")
+    code, _, errors = unmask("export", model, "--check", "texts.txt", "--out", "onnx", "--max-loss", 100)
+    assert code == 2
+    assert "model cannot be exported: last_hidden_state of its graph differ by up to 0.02 from the model's" in errors
+    assert not Path("onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +103,15 @@ def test_the_largest_difference_is_that_of_all_batches(
     by = iter([1.0])
     told, _ = told_of(save_bert(tmp_path / "model", TEXTS), texts, last_hidden_state=lambda it: it + next(by, 0.0))
     assert told["largest_difference"] == {HIDDEN: pytest.approx(1)}
+    # Fresh layer norms, of weight 1, give a mean of 0 and a variance of 1 at every token, less their epsilon.
+    assert told["root_mean_square"] == {HIDDEN: pytest.approx(1, abs=1e-4)}
+
+
+def test_no_number_is_the_largest_difference(tmp_path: Path, texts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.exporting.certificate._BATCH_TOKENS", 64)
+    by = iter([float("nan")])
+    told, _ = told_of(save_bert(tmp_path / "model", TEXTS), texts, last_hidden_state=lambda it: it + next(by, 0.0))
+    assert np.isnan(told["largest_difference"][HIDDEN])
 
 
 def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
