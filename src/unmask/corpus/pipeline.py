@@ -16,7 +16,7 @@ from unmask.corpus.cleaning.near_duplicates import drop_near_duplicates
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import find_files
 from unmask.corpus.mixture import SUFFIXES, read_mixture, take, times_taken
-from unmask.corpus.reading import WITHOUT_COLUMNS, format_read, read_files
+from unmask.corpus.reading import CORPUS_READERS, format_read, read_files
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import names_of, utf8_size
 from unmask.errors import InputError
@@ -142,8 +142,8 @@ def _warn_of_left_out(files: Sequence[Path], read: Sequence[Path]) -> None:
 
 def _refuse_column_of_text(files: Sequence[Path], reading: ReadingSettings) -> None:
     """Refuses a column that is named where no file has columns."""
-    if reading.column != ReadingSettings().column and all(
-        format_read(path, reading) in WITHOUT_COLUMNS for path in files
+    if reading.column != ReadingSettings().column and not any(
+        CORPUS_READERS[format_read(path, reading)].has_columns for path in files
     ):
         raise InputError(
             f"{names_of(files)}: no columns, so {reading.option('column', reading.column)} means nothing: if this is a "

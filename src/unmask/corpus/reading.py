@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import format_of
@@ -70,10 +70,10 @@ def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> I
             else:
                 compression = COMPRESSIONS[split_suffixes(path)[1]]
             source.stream = compression.open(counted)
-            if settings.format != "parquet" and format_of(path) != "parquet":
+            if not CORPUS_READERS[format_read(path, settings)].is_binary:
                 source.stream = as_utf8(source.stream, settings.encoding)
             source.compressed = compression.new_frame is not None
-            for document in CORPUS_READERS[_choose_format(source)](source):
+            for document in CORPUS_READERS[_choose_format(source)].read(source):
                 try:
                     document.text.encode()
                 except UnicodeEncodeError as error:
@@ -110,17 +110,17 @@ def _counted(file: IO[bytes], counts: CorpusCounts) -> Iterator[bytes]:
 
 def _choose_format(source: CorpusFile) -> str:
     form = format_read(source.path, source.settings)
-    assert form is not None, f"{source.path}: `find_files` lets no unknown suffix pass"
     is_found = source.settings.format == "auto" and source.path != STANDARD_INPUT
     return "gutenberg" if is_found and form == "txt" and is_gutenberg(_look_ahead(source)) else form
 
 
-def format_read(path: Path, settings: ReadingSettings) -> str | None:
+def format_read(path: Path, settings: ReadingSettings) -> str:
     """How a file is read by its settings and its name: a `.txt`, and standard input, as text, or as a table where a
     separator is given."""
     if settings.format != "auto":
         return settings.format
     form = "txt" if path == STANDARD_INPUT else format_of(path)
+    assert form is not None, f"{path}: `find_files` lets no unknown suffix pass"
     if form == "txt" and settings.separator is not None:
         return "tsv" if settings.separator == "\t" else "csv"
     return form
@@ -147,19 +147,27 @@ def _lines_before(lines: list[bytes], error: Exception) -> Iterator[bytes]:
     raise error
 
 
-CorpusReader = Callable[[CorpusFile], Iterator[Document]]
-"""Reads an opened file into documents, unchanged."""
+class CorpusReader(NamedTuple):
+    """How files of a format are read.
+
+    Attributes:
+        read: reads an opened file into documents, unchanged.
+        has_columns: whether `ReadingSettings.column` names one of them.
+        is_binary: whether they are read as they are; other files come as UTF-8, whatever their encoding.
+    """
+
+    read: Callable[[CorpusFile], Iterator[Document]]
+    has_columns: bool = False
+    is_binary: bool = False
+
 
 CORPUS_READERS: dict[str, CorpusReader] = {
-    "txt": read_txt,
-    "md": read_markdown,
-    "jsonl": read_documents_of_jsonl,
-    "csv": partial(read_table, form=".csv"),
-    "tsv": partial(read_table, form=".tsv"),
-    "parquet": read_parquet,
-    "wikipedia": read_wikipedia,
-    "gutenberg": read_gutenberg,
+    "txt": CorpusReader(read_txt),
+    "md": CorpusReader(read_markdown),
+    "jsonl": CorpusReader(read_documents_of_jsonl, has_columns=True),
+    "csv": CorpusReader(partial(read_table, form=".csv"), has_columns=True),
+    "tsv": CorpusReader(partial(read_table, form=".tsv"), has_columns=True),
+    "parquet": CorpusReader(read_parquet, has_columns=True, is_binary=True),
+    "wikipedia": CorpusReader(read_wikipedia),
+    "gutenberg": CorpusReader(read_gutenberg),
 }
-
-WITHOUT_COLUMNS = frozenset({"txt", "md", "wikipedia", "gutenberg"})
-"""Formats that `ReadingSettings.column` means nothing to."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tempfile
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import get_args
@@ -19,8 +20,9 @@ from support.commands import type_in
 from support.corpora import COMPRESS, COMPRESSED, SKIP, read, refused
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import FORMAT_OF_SUFFIX
-from unmask.corpus.reading import CORPUS_READERS, read_files
+from unmask.corpus.reading import CORPUS_READERS, CorpusReader, read_files
 from unmask.corpus.settings import ReadingSettings
+from unmask.corpus.source import CorpusFile
 from unmask.io import encodings
 from unmask.io.reading import COMPRESSIONS, split_suffixes
 
@@ -38,6 +40,19 @@ def test_every_format_has_a_reader() -> None:
     formats = get_args(ReadingSettings.model_fields["format"].annotation)
     assert sorted(formats) == sorted(["auto", *CORPUS_READERS])
     assert set(FORMAT_OF_SUFFIX.values()) <= CORPUS_READERS.keys()
+
+
+def test_a_binary_format_is_given_the_bytes_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In text the first two would be passed over, as a mark of UTF-16, and the others decoded."""
+
+    def read_bytes(source: CorpusFile) -> Iterator[Document]:
+        yield Document(source.stream.read().hex(), source.name)
+
+    monkeypatch.setitem(FORMAT_OF_SUFFIX, ".bin", "bin")
+    monkeypatch.setitem(CORPUS_READERS, "bin", CorpusReader(read_bytes, is_binary=True))
+    (tmp_path / "a.bin").write_bytes(b"\xff\xfeA\x00\xe9\x00")
+    documents, _ = read(tmp_path / "a.bin")
+    assert texts(documents) == ["fffe4100e900"]
 
 
 # ------------------------------------------------------------------------------------------- what is written comes back
