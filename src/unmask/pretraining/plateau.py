@@ -107,7 +107,7 @@ def plateau_advice(settings: PretrainRecipe) -> list[str]:
         **objective.against_plateau,
         "objective.output_bias=log_frequency": is_new and has_output_bias and objective.output_bias == "zero",
         "optimizer.name=muon": settings.optimizer.name == "adamw",
-        "schedule.name=wsd": settings.schedule.name != "wsd",
+        "schedule.name=wsd": not settings.schedule.decays_at_its_end,
     }
     values, advice = {**settings.as_written(), "packing": packing.model_dump(exclude_unset=True)}, []
     for word in (word for word, is_wanted in is_open.items() if is_wanted):

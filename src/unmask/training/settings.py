@@ -55,18 +55,30 @@ class OptimizerKind:
         moments: numbers that it keeps for each parameter, at most.
         keys: those of `optimizer` that it reads beside `learning_rate`, `weight_decay` and `layer_decay`.
         is_divisible: whether processes may divide its state (`train.shard`): it updates each number by itself.
+        usual_rates: the largest hidden size -> the lowest and highest usual peak rate of pre-training up to there; None
+            if none are known.
+        largest_batch: the most tokens of a step that a paper had, and whose; None if that is not known.
     """
 
     moments: int
     keys: tuple[str, ...]
     is_divisible: bool = False
+    usual_rates: Mapping[int, tuple[float, float]] | None = None
+    largest_batch: tuple[float, str] | None = None
 
 
 _OF_ADAM = ("betas", "epsilon", "bias_correction")
+_RATES_OF_ADAM = {192: (1e-4, 5e-3), 384: (1e-4, 2.5e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
+"""BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4, ELECTRA-Small (256 wide) 5e-4, and the rates of our own small
+recipes. Muon's updates are as large."""
+_RATES_OF_LAMB = {10**9: (5e-4, 6e-3)}
+"""You et al. 2020, table 4: 6.25e-4 for batches of 512 to 5e-3 for those of 32,768."""
+_BATCH_OF_ADAM = (8e6, "RoBERTa's largest batches (8,192 x 512)")  # Liu et al. 2019, section 4.3
+_BATCH_OF_LAMB = (2e7, "LAMB's largest batches (32,768 x 512)")  # You et al. 2020, section 4.1
 OPTIMIZERS = {
-    "adamw": OptimizerKind(2, _OF_ADAM, is_divisible=True),
-    "lamb": OptimizerKind(2, _OF_ADAM),
-    "muon": OptimizerKind(2, (*_OF_ADAM, "muon_learning_rate", "muon_momentum")),
+    "adamw": OptimizerKind(2, _OF_ADAM, True, _RATES_OF_ADAM, _BATCH_OF_ADAM),
+    "lamb": OptimizerKind(2, _OF_ADAM, False, _RATES_OF_LAMB, _BATCH_OF_LAMB),
+    "muon": OptimizerKind(2, (*_OF_ADAM, "muon_learning_rate", "muon_momentum"), False, _RATES_OF_ADAM, _BATCH_OF_ADAM),
     "adagrad": OptimizerKind(1, ("epsilon", "initial_accumulator")),
 }
 ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
@@ -124,11 +136,16 @@ class ScheduleSettings(Settings):
         if self.name == "inverse_sqrt" and not self.warmup_steps and not self.warmup_ratio:
             raise ValueError("inverse_sqrt is counted from the end of the warm-up: give warmup_steps or warmup_ratio")
         _refuse_keys_of_others(self, ONLY_OF_SCHEDULES)
-        if self.name == "wsd" and (self.warmup_ratio or 0) + self.decay_ratio > 1:
+        if self.decays_at_its_end and (self.warmup_ratio or 0) + self.decay_ratio > 1:
             raise ValueError(
                 f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} is over 1: lower one of them"
             )
         return self
+
+    @property
+    def decays_at_its_end(self) -> bool:
+        """Whether `decay_ratio` is the share of the budget over which the rate goes down."""
+        return self.name in ONLY_OF_SCHEDULES["decay_ratio"]
 
 
 ONLY_OF_SCHEDULES: dict[str, tuple[str, ...]] = {"decay_ratio": ("wsd",)}
@@ -147,7 +164,7 @@ def warmup_shortfall(schedule: ScheduleSettings, steps: float, shortest_stage: f
     too_long = f"schedule.warmup_steps={warmup:,} of the {steps_of_stage:,.0f} steps of {part}"
     if warmup >= steps_of_stage:
         return f"{too_long}: {part} ends before its learning rate is reached"
-    if schedule.name == "wsd" and warmup > (1 - schedule.decay_ratio + 1e-9) * steps_of_stage:
+    if schedule.decays_at_its_end and warmup > (1 - schedule.decay_ratio + 1e-9) * steps_of_stage:
         return (
             f"{too_long}, whose last {schedule.decay_ratio:.0%} go down by schedule.decay_ratio="
             f"{schedule.decay_ratio:g}: the learning rate falls before it is reached"

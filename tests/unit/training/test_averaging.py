@@ -14,7 +14,7 @@ from unmask.errors import Interrupted
 from unmask.training.averaging import AVERAGE, WeightAverage
 from unmask.training.optimizers.adamw import AdamW, OnDevice
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.settings import OPTIMIZERS, OptimizerSettings, ScheduleSettings
 
 DECAY = 0.7
 
@@ -33,7 +33,7 @@ class Layer(nn.Module):
         self.unused = nn.Parameter(torch.ones(2))
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "muon", "adagrad"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_means_beside_every_optimizer(name: Any) -> None:
     module, plain = Layer(), Layer()
     settings = OptimizerSettings(name=name, learning_rate=0.1, weight_decay=0.0)

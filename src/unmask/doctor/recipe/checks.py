@@ -14,24 +14,7 @@ from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.pretraining.steps import STATIC_COPIES
 from unmask.recipe.tree import PretrainRecipe
-from unmask.training.settings import BUDGETS, OptimizerSettings, TrainSettings, warmup_shortfall
-
-USUAL_LEARNING_RATES = {
-    192: (1e-4, 5e-3),
-    384: (1e-4, 2.5e-3),
-    640: (1e-4, 1e-3),
-    896: (5e-5, 7e-4),
-    10**9: (2e-5, 5e-4),
-}
-"""The largest hidden size -> AdamW's usual peak rates up to there: BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4,
-ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
-
-LARGEST_BATCHES = {
-    "adamw": (8e6, "RoBERTa's largest batches (8,192 x 512)"),
-    "lamb": (2e7, "LAMB's largest batches (32,768 x 512)"),
-}
-"""The most tokens of a step, by optimizer, and whose batches these are: Liu et al. 2019, section 4.3; You et al. 2020,
-section 4.1. Other optimizers are treated as AdamW."""
+from unmask.training.settings import BUDGETS, OPTIMIZERS, OptimizerSettings, TrainSettings, warmup_shortfall
 
 
 @dataclass(frozen=True)
@@ -119,16 +102,20 @@ def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> Iterator[
 
 
 def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Iterator[Finding]:
-    if optimizer.name in ("adamw", "muon"):  # usual rates are known for AdamW, and Muon's updates are as large
-        yield from check_rate(
-            optimizer.learning_rate,
-            USUAL_LEARNING_RATES,
-            hidden_size,
-            f"usual for {hidden_size} wide are",
-            too_high="lower it, or the loss stays at its floor or diverges",
-            too_low="raise it, or most of the budget is wasted",
-            fault_from=10,
-        )
+    usual = OPTIMIZERS[optimizer.name].usual_rates
+    if usual is None:
+        message = f"no usual rates of optimizer.name={optimizer.name} are known: optimizer.learning_rate is not judged"
+        yield Finding("learning-rate-not-judged", "note", message)
+        return
+    yield from check_rate(
+        optimizer.learning_rate,
+        usual,
+        hidden_size,
+        f"usual for {hidden_size} wide are",
+        too_high="lower it, or the loss stays at its floor or diverges",
+        too_low="raise it, or most of the budget is wasted",
+        fault_from=10,
+    )
 
 
 def check_rate(
@@ -174,13 +161,13 @@ def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Iterator[Fin
 
 def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Iterator[Finding]:
     message = f"a step shows {human_count(tokens_per_step)} tokens"
-    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
+    largest = OPTIMIZERS[optimizer.name].largest_batch
     if tokens_per_step < 1024:
         advice = "raise train.batch_size; train.micro_batch_size keeps memory as it is"
         yield Finding("small-batch", "warning", f"{message}: the gradient is noisy", advice)
-    elif tokens_per_step > most:
+    elif largest is not None and tokens_per_step > largest[0]:
         advice = "lower train.batch_size, and take more steps"
-        yield Finding("large-batch", "warning", f"{message}, more than {whose}", advice)
+        yield Finding("large-batch", "warning", f"{message}, more than {largest[1]}", advice)
 
 
 def check_memory(memory: MemoryEstimate, available: int, micro_batch_size: int) -> Finding:

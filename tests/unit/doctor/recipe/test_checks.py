@@ -103,9 +103,13 @@ def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
 
 def test_rates_are_judged_for_optimizers_whose_usual_ones_are_known() -> None:
     large, adagrad = "optimizer.learning_rate=0.2", ("optimizer.name=adagrad", "optimizer.weight_decay=0")
-    found = levels_of("bert_tiny", *adagrad, large, "schedule.warmup_steps=0")
-    assert not {"learning-rate-high", "no-warmup"} & set(found)
-    assert "learning-rate-high" in levels_of("bert_tiny", "optimizer.name=muon", large)
+    found = levels_of("bert_tiny", *adagrad, large, "schedule.warmup_steps=0", "train.batch_size=100000")
+    assert not {"learning-rate-high", "no-warmup", "large-batch"} & set(found)
+    assert found["learning-rate-not-judged"] == "note"
+    for name in ("muon", "lamb"):
+        found = levels_of("bert_tiny", f"optimizer.name={name}", large)
+        assert found["learning-rate-high"] == "fault"
+        assert "learning-rate-not-judged" not in found
 
 
 @pytest.mark.parametrize(("epochs", "name"), [(41, "many-epochs"), (39, None), (0.5, "part-of-an-epoch")])

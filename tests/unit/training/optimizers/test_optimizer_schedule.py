@@ -17,7 +17,9 @@ from transformers import (
 )
 
 from unmask.training.optimizers.optimizer import Schedule
-from unmask.training.settings import ONLY_OF_SCHEDULES, ScheduleSettings, TrainSettings
+from unmask.training.settings import ONLY_OF_SCHEDULES, ScheduleSettings, TrainSettings, warmup_shortfall
+
+NAMES = get_args(ScheduleSettings.model_fields["name"].annotation)
 
 
 def done_after(steps: int, tokens: int = 0, epochs: float = 0.0, minutes: float = 0.0) -> dict[str, float]:
@@ -61,7 +63,7 @@ def test_warm_up_stable_decay_is_that_of_transformers(steps: int, warmup_steps: 
     assert factors(settings, steps) == pytest.approx(expected, abs=1e-12)  # roundings of doubles
 
 
-@pytest.mark.parametrize("name", get_args(ScheduleSettings.model_fields["name"].annotation))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_reads_the_keys_that_are_its_own_and_no_other(name: str) -> None:
     unusual = {"decay_ratio": 0.9}
     assert set(unusual) == set(ScheduleSettings.model_fields) - {"name", "warmup_steps", "warmup_ratio"}
@@ -89,11 +91,20 @@ def test_schedules_that_cannot_be_are_refused(settings: dict[str, object], messa
         ScheduleSettings.model_validate(settings)
 
 
+def test_another_schedule_that_decays_at_its_end_is_checked_as_wsd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ONLY_OF_SCHEDULES, "decay_ratio", ("wsd", "cosine"))
+    with pytest.raises(ValidationError, match=r"warmup_ratio 0.6 \+ decay_ratio 0.5 is over 1"):
+        ScheduleSettings(name="cosine", warmup_ratio=0.6, decay_ratio=0.5)
+    shortfall = warmup_shortfall(ScheduleSettings(name="cosine", warmup_steps=60, decay_ratio=0.5), 100)
+    assert shortfall is not None
+    assert "the learning rate falls before it is reached" in shortfall
+
+
 def stage_factors(schedule: Schedule, steps: range, budget: TrainSettings) -> list[float]:
     return [schedule.factor(done_after(step, tokens=step * 10), budget) for step in steps]
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "wsd", "inverse_sqrt"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("warmup", [{"warmup_steps": 4}, {"warmup_ratio": 0.2}], ids=str)
 @pytest.mark.parametrize("unit", ["steps", "tokens"])
 def test_a_stage_has_the_schedule_of_a_run_of_its_length(name: str, warmup: dict[str, float], unit: str) -> None:
