@@ -38,6 +38,9 @@ SummedLoss = Callable[[Tensor, Tensor], Tensor]
 WeightedLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """The same from weights of the labels, too."""
 
+_REDUCTIONS = {"mean": "mean", "max": "amax"}
+"""By `task.window_pooling`, PyTorch's names; `learnt` is the head's own."""
+
 
 class SequenceModule(TaskModule):
     """An encoder and a head.
@@ -177,8 +180,7 @@ class SequenceModule(TaskModule):
             return answers
         index = units[:, None].expand_as(outputs)
         pooled = outputs.new_zeros(len(sizes), outputs.shape[1])
-        how = "mean" if self._window_pooling == "mean" else "amax"
-        return pooled.scatter_reduce(0, index, outputs, how, include_self=False)
+        return pooled.scatter_reduce(0, index, outputs, _REDUCTIONS[self._window_pooling], include_self=False)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """The term `task` alone, as measured; `lm` is used only in training."""

@@ -16,18 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import as_path, model_in
 from unmask.io.writing import as_output_error, writing
-from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Definition, TextTemplate, json_bytes, read_facts
+from unmask.tokenization.definition import Definition, TextTemplate, json_bytes, read_facts
 from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
-from unmask.tokenization.vocabulary import Vocabulary
+from unmask.tokenization.vocabulary import Vocabulary, continuations
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,8 @@ class TextTokenizer:
         pad_id: the padding token's id; None if there is none.
         special_ids: ids of all special tokens, ascending.
         token_strings: the entry of each id.
-        continuation: (vocab_size,) bool, True for entries that continue a word: in WordPiece those with `##`, in
-            byte-level BPE and SentencePiece's those without a leading space, special tokens excepted; there the first
-            word of a text can only be seen from its place. All False where `marks_words` is False.
+        continuation: (vocab_size,) bool, True for entries that continue a word; see
+            `unmask.tokenization.vocabulary.continuations`. All False where `marks_words` is False.
         template: where special tokens stand, in an input of one text and in one of two.
         marks_words: False for BPE with an end-of-word mark, where the preceding entry decides whether a word begins.
     """
@@ -102,21 +98,10 @@ class TextTokenizer:
         self.special_ids = tuple(sorted(facts.special_ids.union(self._id_of_role.values())))
         self.marks_words = self.kind != "bpe"
         self._prefix = facts.prefix
-        self.continuation = self._continuations()
+        self.continuation = continuations(self.kind, self.token_strings, facts.prefix, self.special_ids)
 
     def __repr__(self) -> str:
         return f"TextTokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
-
-    def _continuations(self) -> npt.NDArray[np.bool_]:
-        if self.kind == "wordpiece":
-            prefix = self._prefix
-            return np.array([entry.startswith(prefix) and entry != prefix for entry in self.token_strings])
-        if self.kind in ("byte_bpe", "sentencepiece"):
-            space = SPACE if self.kind == "byte_bpe" else SENTENCEPIECE_SPACE
-            continuation = np.array([not entry.startswith(space) for entry in self.token_strings])
-            continuation[list(self.special_ids)] = False
-            return continuation
-        return np.zeros(self.vocab_size, dtype=np.bool_)
 
     @property
     def lowercases(self) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,3 +23,17 @@ class Vocabulary:
     # (size,) bool, True for an entry that continues a word (`##ing`); all False if none show it
     continuation: npt.NDArray[np.bool_]
     marks_words: bool = True  # True if `continuation` shows where words begin; otherwise there is no whole-word masking
+
+
+def continuations(kind: str, entries: Sequence[str], prefix: str, special_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """(entries,) bool, True for an entry that continues a word: in WordPiece those with `prefix` (`##`), in byte-level
+    BPE and SentencePiece's those without a leading space, special tokens excepted; there the first word of a text can
+    only be seen from its place. All False for another kind."""
+    if kind == "wordpiece":
+        return np.array([entry.startswith(prefix) and entry != prefix for entry in entries])
+    if kind in ("byte_bpe", "sentencepiece"):
+        space = SPACE if kind == "byte_bpe" else SENTENCEPIECE_SPACE
+        continuation = np.array([not entry.startswith(space) for entry in entries])
+        continuation[list(special_ids)] = False
+        return continuation
+    return np.zeros(len(entries), dtype=np.bool_)

@@ -226,4 +226,8 @@ def case(request: pytest.FixtureRequest, stores: dict[str, TokenStore]) -> Case:
     tokenizer = open_tokenizer(store.tokenizer_directory)
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
     loader = build_loader(open_start(recipe), store, tokenizer, held_out=False, phase=recipe.all_phases[0])
-    return Case(objective, recipe, loader, tokenizer, changes.get("stage"))
+    made = Case(objective, recipe, loader, tokenizer, changes.get("stage"))
+    assert objective.counts(made.batch())[recipe.objective.main_term], (
+        "no target in the variant's first step, 8 sequences of 32 tokens of books: give it settings that have some"
+    )
+    return made
