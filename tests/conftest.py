@@ -17,6 +17,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # transformers is a reference here: it must never look for anything on the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # where a test imports ONNX Runtime itself
 
 # What tests write is small, much, and flushed to the disk as a user's would be: it goes where flushing costs nothing,
 # if 8 GB are free there (a whole run holds some 2 GB at once).

@@ -19,6 +19,7 @@ from unmask.exporting.certificate import compare, compare_texts, read_examples, 
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.features.sentence_transformers import find_sentence_model
+from unmask.inference.onnx_model import onnx_runtime
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
@@ -142,11 +143,14 @@ def export(
 
 
 def _check_libraries() -> None:
-    for library in ("onnx", "onnxruntime", "onnxscript"):
-        try:
+    try:
+        onnx_runtime()
+        for library in ("onnx", "onnxscript"):
             import_module(library)
-        except ImportError as error:
-            raise SettingsError(f"exporting needs {library}: pip install 'unmask[onnx]'") from error
+    except ImportError as error:
+        raise SettingsError(
+            f"exporting needs onnx, onnxruntime and onnxscript ({error}): pip install 'unmask[onnx]'"
+        ) from error
 
 
 def _copied_files(directory: Path) -> list[Path]:
@@ -230,7 +234,7 @@ def _opset_of(path: Path) -> int:
 
 def _quantize(path: Path) -> None:
     """Replaces a graph by one whose products have weights in 8 bits."""
-    quantization = import_module("onnxruntime.quantization")
+    quantization = onnx_runtime(".quantization")
     whole = path.with_suffix(".fp32")
     path.rename(whole)
     root = logging.getLogger()

@@ -7,6 +7,7 @@ as in any model directory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -32,6 +33,12 @@ _QUANTIZER = "onnx.quantize"
 """What ONNX Runtime says of itself in the graphs that it puts into 8 bits."""
 
 
+def onnx_runtime(part: str = "") -> Any:
+    """ONNX Runtime, or a module of it (`.quantization`). Raises ImportError if it is not installed."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # once imported without, it sends what is done to Microsoft
+    return import_module(f"onnxruntime{part}")
+
+
 def new_session(path: Path) -> Any:
     """An ONNX Runtime session on the CPU, with PyTorch's number of threads.
 
@@ -40,7 +47,7 @@ def new_session(path: Path) -> Any:
         ModelError: the file cannot be read.
     """
     try:
-        runtime = import_module("onnxruntime")
+        runtime = onnx_runtime()
     except ImportError as error:
         raise SettingsError(f"{path} needs ONNX Runtime: pip install 'unmask[onnx]'") from error
     options = runtime.SessionOptions()
@@ -75,7 +82,7 @@ class OnnxGraph(nn.Module):
         self._session = new_session(directory / ONNX)
         self._inputs = {each.name for each in self._session.get_inputs()}
         self.outputs: tuple[str, ...] = tuple(each.name for each in self._session.get_outputs())
-        self._options = import_module("onnxruntime").RunOptions()
+        self._options = onnx_runtime().RunOptions()
         self._options.only_execute_path_to_fetches = True  # hidden states without the logits of a vocabulary
         # In 8 bits the values of a batch share one range: a row's answer would depend on the rows beside it.
         self._is_by_row = self._session.get_modelmeta().producer_name == _QUANTIZER

@@ -1,14 +1,32 @@
-"""ONNX files from elsewhere: what they name outside of their directory is not read."""
+"""ONNX Runtime sends nothing, and of ONNX files from elsewhere nothing is read that lies outside of their directory."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from onnx import TensorProto, helper
 
 from unmask.errors import ModelError
-from unmask.inference.onnx_model import new_session
+from unmask.inference.onnx_model import new_session, onnx_runtime
+
+
+def test_it_is_imported_without_its_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That begins with the import, and leaves an id of the machine in the home."""
+
+    def import_elsewhere(name: str) -> ModuleType:
+        environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", "import onnxruntime"], env=environment, check=True)
+        return ModuleType(name)
+
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    monkeypatch.setattr("unmask.inference.onnx_model.import_module", import_elsewhere)
+    assert onnx_runtime(".quantization").__name__ == "onnxruntime.quantization"
+    assert not list(tmp_path.iterdir())
 
 
 def weight_in(location: str) -> TensorProto:
