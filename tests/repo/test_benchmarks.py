@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib.util
+import inspect
 import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from unmask.pretraining import run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8"))
@@ -66,3 +69,14 @@ def test_a_process_that_failed_before_its_first_request_gives_its_traceback(monk
         process.join()
         with pytest.raises(RuntimeError, match=r"Traceback(.|\n)*'ten'"):
             call(1)
+
+
+def test_what_the_server_of_faults_puts_in_place_of_a_report_takes_what_a_report_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    [line] = [line for line in importlib.import_module("fault_server").SERVER.splitlines() if "write_report" in line]
+    monkeypatch.setattr(run, "write_report", run.write_report)  # to be put back
+    parameters = inspect.signature(run.write_report).parameters
+    exec(line, {"run": run})
+    run.write_report(Path(), **dict.fromkeys(list(parameters)[1:]))
