@@ -33,6 +33,7 @@ from unmask.io.paths import (
     as_path,
     holds_model,
     is_onnx,
+    refuse_set_aside,
 )
 from unmask.io.progress import human_bytes, human_count, named
 from unmask.io.writing import UNFINISHED
@@ -69,10 +70,10 @@ def describe(path: str | Path) -> dict[str, Any]:
         UserError: it is of a known kind but damaged.
     """
     path = as_path(path, "the path of a store, a model, a run, a search, an ensemble, a tokenizer or a recipe")
+    path = path if path.exists() else known_recipes().get(str(path), path)
     if not path.exists():
-        if str(path) not in known_recipes():
-            raise InputError(f"{path}: no such file or directory")
-        path = known_recipes()[str(path)]
+        refuse_set_aside(path, InputError)
+        raise InputError(f"{path}: no such file or directory")
     for kind, (is_one, describe_one) in KINDS.items():
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}

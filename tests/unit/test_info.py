@@ -153,6 +153,9 @@ def test_a_model_whose_tokenizer_does_not_open(tiny_model: Path, tmp_path: Path)
 
 
 def test_refused(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-.replaced-st").mkdir()
+    with pytest.raises(InputError, match=r"st: a command that replaced it was stopped half-way, and it is in \.unfin"):
+        describe(tmp_path / "st")
     with pytest.raises(InputError, match="no such file or directory"):
         describe(tmp_path / "absent")
     with pytest.raises(InputError, match=r"neither a store .* nor a recipe"):

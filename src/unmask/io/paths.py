@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from unmask.errors import InputError, ModelError
+from unmask.errors import InputError, ModelError, UserError
 from unmask.io.writing import REPLACED
 
 MODEL = "model"
@@ -69,6 +69,21 @@ def free_space(path: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def set_aside(directory: Path) -> Path | None:
+    """Where the directory is that was replaced when the process was killed; None if there is none."""
+    aside = directory.parent / f"{REPLACED}{directory.name}"
+    return aside if os.path.isdir(aside) else None  # `Path.is_dir` raises for a name that is too long
+
+
+def refuse_set_aside(directory: Path, error: type[UserError]) -> None:
+    """Raises `error` where `set_aside` has the directory, and nothing has its name."""
+    if not directory.exists() and (aside := set_aside(directory)) is not None:
+        raise error(
+            f"{directory}: a command that replaced it was stopped half-way, and it is in {aside.name} beside it: "
+            "the same command puts it back or writes the new one; or give it its name again"
+        )
+
+
 def as_path(given: object, expected: str = "the directory of a model, or of the run that made it") -> Path:
     """The path that a caller from Python gives; raises InputError where it is none, saying what was expected."""
     if not isinstance(given, str | os.PathLike):
@@ -97,11 +112,7 @@ def model_directory(path: str | Path) -> Path:
     for directory in (path, path / MODEL):
         if holds_model(directory):
             return directory
-        if not directory.exists() and (aside := directory.with_name(f"{REPLACED}{directory.name}")).is_dir():
-            raise ModelError(
-                f"{directory}: a command that replaced it was stopped half-way, and it is in {aside.name} beside it: "
-                "the same command puts it back or writes the new one; or give it its name again"
-            )
+        refuse_set_aside(directory, ModelError)
     if (path / RECIPE).is_file():
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume continues to the end")
     if not path.exists():

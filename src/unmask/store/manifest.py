@@ -36,7 +36,7 @@ import numpy as np
 
 from unmask.errors import InputError, StoreError
 from unmask.io.json_text import read_object
-from unmask.io.paths import MANIFEST
+from unmask.io.paths import MANIFEST, refuse_set_aside, set_aside
 from unmask.io.writing import sha256
 
 FORMAT_VERSION = 1
@@ -81,15 +81,17 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         StoreError: see `TokenStore`.
     """
     path = directory / MANIFEST
+    refuse_set_aside(directory, StoreError)
     if not directory.is_dir():
         raise StoreError(
             f"{directory}: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out {directory}`"
         )
     if not path.is_file():
         if any(directory.glob("tokens-*.bin")):
-            raise StoreError(
-                f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` continues it"
-            )
+            aside = set_aside(directory)
+            advice = "`unmask prepare ... --resume` continues it"
+            advice += "" if aside is None else f"; the one that it was to replace is {aside}"
+            raise StoreError(f"{directory}: an unfinished store (no manifest.json): {advice}")
         has_one = (directory / "store" / MANIFEST).is_file()  # a run that made a store of its corpus
         expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"
         raise StoreError(f"{directory}: not a token store (no manifest.json): {expected}")

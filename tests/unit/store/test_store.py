@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.files import flip
+from support.files import flip, write
 from support.stores import make_store
 from unmask.errors import InputError, StoreError
 from unmask.objectives.floors import unigram_entropy
@@ -188,6 +188,15 @@ def test_a_truncated_longer_or_missing_file_is_refused_at_once(directory: Path, 
 def test_what_is_no_store_is_told_apart(directory: Path, tmp_path: Path) -> None:
     refused(tmp_path / "missing", "missing: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out")
     refused(directory / "manifest.json", "no such store")
+    (tmp_path / ".unfinished-.replaced-st").mkdir()
+    refused(
+        tmp_path / "st", r"st: a command that replaced it was stopped half-way, and it is in \.unfinished-.replaced-st"
+    )
+    (tmp_path / "st").mkdir()
+    write(tmp_path / "st" / "tokens-00000.bin")
+    refused(
+        tmp_path / "st", r"--resume` continues it; the one that it was to replace is \S+/\.unfinished-.replaced-st$"
+    )
     (directory / "manifest.json").unlink()
     refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` continues it")
     refused(tmp_path, r"not a token store \(no manifest.json\): expected the --out of `unmask prepare`")
