@@ -112,6 +112,8 @@ def _becoming(path: Path, unfinished: Path, overwrite: bool) -> Iterator[None]:
         made = os.stat(unfinished)
         try:
             yield
+            if not os.path.lexists(unfinished):
+                raise OutputError(f"{path}: what was being written there has been removed: run the command again")
             if not _is_still(made, unfinished):
                 raise _another(path)
             _refuse_appeared(path, unfinished, overwrite)
@@ -216,9 +218,7 @@ def _flush_entries(directory: Path) -> None:
 @contextmanager
 def alone_in(place: Path) -> Iterator[None]:
     """Holds a directory, or a file, for this process. The system lets go of it when the process ends, however that
-    happens.
-
-    Where the file system has no locks, this only sees that it is there.
+    happens. Where the file system has no locks, this only sees that it is there.
 
     Raises:
         AnotherProcess: another process holds it, or another thread of this one; or has just renamed or removed it.

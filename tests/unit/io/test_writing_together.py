@@ -98,6 +98,19 @@ def test_without_locks_the_one_that_came_last_has_the_place(
 
 
 @pytest.mark.parametrize("opened", [writing, writing_directory])
+@pytest.mark.parametrize("removed", ["", f"{UNFINISHED}out.d"])
+def test_what_somebody_removes_while_it_is_written_is_no_other_process(
+    tmp_path: Path, opened: Opened, removed: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    message = r"out\.d: what was being written there has been removed: run the command again$"
+    with pytest.raises(OutputError, match=message), opened(folder / "out.d"):
+        (folder / removed).rename(tmp_path / "elsewhere")
+    assert not (folder / "out.d").exists()
+
+
+@pytest.mark.parametrize("opened", [writing, writing_directory])
 def test_another_one_may_come_first_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
 ) -> None:
