@@ -26,6 +26,11 @@ that escapes a command is our own fault: exit code 1, the traceback goes to a lo
 from __future__ import annotations
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its type where it says nothing; compilers, CUDA and gloo say much."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 class UnmaskError(Exception):
     """Root of the errors that `unmask` raises on purpose."""
 

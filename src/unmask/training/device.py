@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from unmask.errors import SettingsError
+from unmask.errors import SettingsError, first_line
 from unmask.io.progress import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -206,9 +206,8 @@ def find_gpu() -> Gpu | NoGpu:
     try:
         gpu = look_at_gpu(torch.device("cuda"))
     except RuntimeError as error:  # a full GPU has no memory for CUDA's own state; one in exclusive use refuses others
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         remedy = "see with nvidia-smi what holds it, or choose another GPU with CUDA_VISIBLE_DEVICES"
-        return NoGpu(f"the GPU cannot be used ({reason})", remedy, is_fault=True)
+        return NoGpu(f"the GPU cannot be used ({first_line(error)})", remedy, is_fault=True)
     architectures = torch.cuda.get_arch_list()
     if not has_kernels(gpu.capability, architectures):
         problem = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -27,7 +28,16 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.errors import AnotherRank, Interrupted, OutputError, RankLost, SettingsError, UnmaskError, UserError
+from unmask.errors import (
+    AnotherRank,
+    Interrupted,
+    OutputError,
+    RankLost,
+    SettingsError,
+    UnmaskError,
+    UserError,
+    first_line,
+)
 from unmask.io.signals import ended_by_signals
 from unmask.io.writing import as_output_error, temporary_directory
 
@@ -309,7 +319,7 @@ class Ranks:
             if beside_computing and not is_known:
                 raise
             waited = "" if self.patience is None else f", or has not answered for {self.patience.total_seconds():g} s"
-            reason = str(error).strip().splitlines()[0]
+            reason = re.sub(r"^\[\S+:\d+\] |\. This is typically.*", "", first_line(error))  # gloo: where, and a guess
             raise RankLost(
                 f"rank {self.rank} of {self.size}: another process has ended{waited} ({reason}); the run continues "
                 "from its newest checkpoint with --resume, which `torchrun --max-restarts N` does by itself"
@@ -381,7 +391,7 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         advice = "start all of them with torchrun and the same --rdzv-endpoint, which every machine can reach"
         if "EADDRINUSE" in str(error):
             advice = "another program has this port: take another one (MASTER_PORT, or torchrun's --master-port)"
-        place = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} ({str(error).splitlines()[0]})"
+        place = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} ({first_line(error)})"
         raise UserError(f"rank {rank} of {size} cannot join the others at {place}: {advice}") from error
     try:
         yield Ranks(rank, size, local_rank)

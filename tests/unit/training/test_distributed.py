@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unmask.errors import AnotherRank, Interrupted, SettingsError, UserError
+from unmask.errors import AnotherRank, Interrupted, RankLost, SettingsError, UserError
 from unmask.training.distributed import Ranks, joined_ranks
 
 
@@ -31,6 +31,20 @@ def test_a_script_that_its_own_processes_run_again_is_told(monkeypatch: pytest.M
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(SettingsError, match="__main__"), joined_ranks({"RANK": "0", "WORLD_SIZE": "2"}):
         pass
+
+
+GLOO = """[/__w/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:52103: Connection reset by \
+peer. This is typically caused by the remote process exiting. GLHF!
+Exception raised from readAny"""
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [(GLOO, r"Read error \[127\.0\.0\.1\]:52103: Connection reset by peer"), ("", "RuntimeError")],
+)
+def test_of_what_gloo_says_the_reason_alone_is_given(message: str, reason: str) -> None:
+    with pytest.raises(RankLost, match=rf"another process has ended \({reason}\); the run"), Ranks(1, 2).answered():
+        raise RuntimeError(message)
 
 
 @pytest.mark.parametrize(("rank", "raised"), [(0, Interrupted), (1, AnotherRank)])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import first_line
 from unmask.training.captured.compilation import compiled_parts
 
 logger = logging.getLogger("unmask")
@@ -126,7 +127,7 @@ class Capturer:
             if (shortage := _out_of_memory(error)) is not None:
                 raise shortage from None
             if self._compiles:
-                raise _CompilerError(first_line(error)) from error
+                raise _CompilerError(type_and_line(error)) from error
             raise
 
     def _compiling(self) -> AbstractContextManager[None]:
@@ -161,7 +162,7 @@ def _out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
         if isinstance(each, torch.OutOfMemoryError):
             return each
     is_shortage = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_SHORTAGE)
-    return torch.OutOfMemoryError(first_line(error)) if is_shortage else None
+    return torch.OutOfMemoryError(type_and_line(error)) if is_shortage else None
 
 
 @contextmanager
@@ -177,9 +178,9 @@ def _collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def first_line(error: Exception) -> str:
-    """An error's type and first line, for the log; errors of compilers and of CUDA have many lines."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+def type_and_line(error: Exception) -> str:
+    """An error's type and first line, for the log."""
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from unmask.batch import Batch
-from unmask.training.captured.capture import first_line, random_state, set_random_state
+from unmask.training.captured.capture import random_state, set_random_state, type_and_line
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.stepping.eager import EagerStepper
 from unmask.training.stepping.protocol import Accept, StepFigures, Stepper
@@ -48,7 +48,7 @@ class CautiousStepper:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            why_not = first_line(error)
+            why_not = type_and_line(error)
         if why_not is not None:
             how = "computed as they come, as with train.capture_steps=false"
             logger.warning("steps cannot be captured as CUDA graphs here, and are %s: %s", how, why_not)
