@@ -150,6 +150,10 @@ def find_index(directory: Path) -> Path:
     indexes = sorted(directory.glob(INDEX))
     if len(indexes) == 1:
         return indexes[0]
+    if not indexes:
+        raise ModelError(
+            f"{directory}: no model here (neither config.json nor {INDEX}): put it back, or name another directory"
+        )
     latest = directory / LATEST
     text = latest.read_text("utf-8", errors="replace") if latest.is_file() else ""
     named = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)

@@ -17,7 +17,7 @@ from support.sizes import sizes_of
 from support.tensorflow_files import checksum_field, field, table_of
 from support.tensors import assert_equal
 from unmask.errors import ModelError
-from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
+from unmask.models.google.checkpoint import find_index, is_google_checkpoint, read_google_checkpoint
 from unmask.models.google.tensor_bundle import open_bundle
 
 
@@ -98,6 +98,13 @@ def test_a_damaged_config(released: Path, text: str, message: str) -> None:
     (released / "bert_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ModelError, match=message):
         read_google_checkpoint(released)
+
+
+def test_a_directory_that_is_gone_has_no_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"gone: no model here \(neither config\.json nor \*\.index\): put it back, or name"
+    ):
+        find_index(tmp_path / "gone")
 
 
 def test_of_several_checkpoints_the_named_one_is_read(tmp_path: Path) -> None:
