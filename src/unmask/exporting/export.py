@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from unmask.card import Exported, card_of, stated_in
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
@@ -23,7 +23,16 @@ from unmask.inference.onnx_model import onnx_runtime
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import CERTIFICATE, CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory, refuse_link_out_of
+from unmask.io.paths import (
+    CERTIFICATE,
+    CONFIGS,
+    ENSEMBLE,
+    ONNX,
+    free_space,
+    is_onnx,
+    model_directory,
+    refuse_link_out_of,
+)
 from unmask.io.progress import counted, human_bytes
 from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
@@ -114,7 +123,7 @@ def export(
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
             logger.info("quantizing it")
-            _quantize(place / ONNX)
+            _quantize(place / ONNX, out)
         result = compared_with(place)
         if format == "onnx":
             _refuse_another_graph(result, directory)
@@ -232,16 +241,27 @@ def _opset_of(path: Path) -> int:
     return int(opset)
 
 
-def _quantize(path: Path) -> None:
-    """Replaces a graph by one whose products have weights in 8 bits."""
+def _quantize(path: Path, out: Path) -> None:
+    """Replaces a graph by one whose products have weights in 8 bits. Raises OutputError, which names `out`, if the disk
+    is full."""
     quantization = onnx_runtime(".quantization")
     whole = path.with_suffix(".fp32")
+    inferred = whole.with_stem(f"{whole.stem}-inferred")  # written by ONNX Runtime meanwhile
     path.rename(whole)
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # it advises a step that graphs of fixed shapes need
     try:
         quantization.quantize_dynamic(whole, path, weight_type=quantization.QuantType.QInt8, per_channel=True)
+    except Exception as error:
+        size = whole.stat().st_size
+        # onnx does not say that it could not write all of it; where it wrote nothing, the file is gone by now.
+        if (inferred.stat().st_size if inferred.is_file() else free_space(path)) < size:
+            raise OutputError(
+                f"the disk is full while writing {out}: quantizing takes {human_bytes(2 * size)}: free some space, or "
+                "write elsewhere"
+            ) from error
+        raise
     finally:
         root.setLevel(level)
         whole.unlink()
