@@ -76,7 +76,7 @@ def main() -> None:
         if stopped is not None:
             raise Interrupted(
                 "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is kept; a "
-                "run continues from its newest checkpoint with --resume",
+                "run or a store continues with --resume",
                 signal.SIGINT,
             )
     except (AnotherRank, Interrupted) as error:  # all processes have it, and the first one is there

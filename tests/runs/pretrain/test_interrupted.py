@@ -192,7 +192,10 @@ def test_a_second_ctrl_c_is_told(words: tuple[str, list[str]], tmp_path: Path, u
         stop_at(patch, 7, press_twice)
         stopped = unmask("pretrain", words[0], *words[1], "--out", tmp_path / "run", "--workers=1")
     assert stopped.code == 130
-    assert stopped.errors.splitlines()[-1].startswith("stopped at once by a second Ctrl-C: what was being written is ")
+    assert stopped.errors.splitlines()[-1] == (
+        "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is kept; a run or a "
+        "store continues with --resume"
+    )
 
 
 @pytest.mark.usefixtures("without_report")
