@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unmask.errors import UserError as UserError
     from unmask.experiments.compare import compare as compare
+    from unmask.experiments.compare_runs import compare_runs as compare_runs
     from unmask.finetuning.estimators.estimators import TextClassifier as TextClassifier
     from unmask.finetuning.estimators.estimators import TextRegressor as TextRegressor
     from unmask.finetuning.estimators.text_encoder import TextEncoder as TextEncoder
@@ -73,6 +74,7 @@ _HOMES = {
     "UserError": "unmask.errors",
     "average_models": "unmask.inference.averaging",
     "compare": "unmask.experiments.compare",
+    "compare_runs": "unmask.experiments.compare_runs",
     "describe": "unmask.info",
     "embed": "unmask.inference.features.similarity",
     "evaluate": "unmask.inference.evaluation",

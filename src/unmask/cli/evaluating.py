@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -124,10 +126,18 @@ def evaluate_command(
 
 @app.command("compare")
 def compare_command(
-    one: Annotated[str, typer.Argument(help="a fine-tuned model, its run or an ensemble")],
-    other: Annotated[str, typer.Argument(help="another of the same task")],
-    settings: TaskSettings = None,
-    data: Annotated[str, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")] = "",
+    one: Annotated[str, typer.Argument(help="a fine-tuned model, its run or an ensemble; without --data a run")],
+    other: Annotated[str, typer.Argument(help="another of the same task; without --data another run")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="with --data KEY=VALUE, settings of the task as in a recipe; without it further runs"),
+    ] = None,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", help="labelled examples: a file, a glob or a folder of shards; left out, runs are compared"
+        ),
+    ] = "",
     columns: Columns = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
@@ -137,14 +147,15 @@ def compare_command(
     precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
-    """Measure two fine-tuned models on the same labelled examples, and whether their difference is more than chance."""
-    from unmask.errors import SettingsError
+    """Measure two fine-tuned models on the same labelled examples, and whether their difference is more than chance;
+    or, without --data, put finished runs side by side: mean and spread over seeds, and whether recipes differ."""
+    if not data:
+        _compare_runs([one, other, *(settings or [])], as_json)
+        return
     from unmask.experiments.compare import compare
     from unmask.inference.task_options import read_task_settings
     from unmask.recipe.loading import read_columns
 
-    if not data:
-        raise SettingsError("give --data FILE with labelled examples: both models are measured on them")
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(data, encoding, separator, header, quoted)
     result = compare(one, other, files, named, settings=given, device=device, precision=precision)
@@ -165,6 +176,46 @@ def compare_command(
     print("difference: other less one. Chance is that of the examples; a seed changes a model too (search.restarts)")
     if differently < 10:
         print("the models answer too few examples differently for an interval: it is too narrow")
+
+
+def _compare_runs(runs: list[str], as_json: bool) -> None:
+    from unmask.errors import SettingsError
+    from unmask.experiments.compare_runs import compare_runs
+
+    if words := [word for word in runs if "=" in word and not Path(word).exists()]:
+        raise SettingsError(f"{words[0]} is for two models on --data FILE: give that too, or leave {words[0]} out")
+    found = compare_runs(runs)
+    if as_json:
+        print(json.dumps(asdict(found), ensure_ascii=False, default=str))
+        return
+    letters = [chr(ord("a") + number) if number < 26 else str(number) for number in range(len(found.arms))]
+    for letter, arm in zip(letters, found.arms, strict=True):
+        settings = ", ".join(f"{key}={json.dumps(value)}" for key, value in arm.settings.items())
+        seeds = ", ".join(f"{run} (seed {seed})" for seed, run in arm.runs.items())
+        print(f"{letter}: {settings + ': ' if settings else ''}{seeds}")
+    width = max(map(len, found.differences))
+    print(f"  {'':<{width}} " + " ".join(f"{letter:>19}" for letter in letters))
+    for name, differences in found.differences.items():
+        means = [_mean_and_spread(arm.figures[name]) for arm in found.arms]
+        print(f"  {name:<{width}} " + " ".join(f"{mean:>19}" for mean in means))
+        for letter, each in zip(letters[1:], differences, strict=True):
+            if each is not None:
+                pairs = f"{each.pairs} {'seeds' if each.pairs > 1 else 'seed'}"
+                print(f"  {f'{letter} less a':>{width}} {each.mean:>+19.4f}  {_interval(each.low, each.high)}{pairs}")
+    print("± is the standard deviation over seeds; differences are of the seeds that both have (95 %, Student's t)")
+    for note in found.notes:
+        print(note)
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    spread = f" ± {stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{fmean(values):.4f}{spread}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return ""
+    return f"({low:+.4f} to {high:+.4f}){'   within chance' if low <= 0 <= high else ''}, "
 
 
 def _evaluate_pairs(

@@ -38,6 +38,11 @@ def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
     assert "  seed: 0 and 1\n" in printed
     found = json.loads(unmask("compare", *runs, "--data", data, "--json").output)
     assert set(found) == {"task", "n", "answered_differently", "metrics", "positive_label", "settings"}
-    refused = unmask("compare", *runs)
+    printed = unmask("compare", *runs).output  # two seeds of one recipe
+    assert f"a: {runs[0]} (seed 0), {runs[1]} (seed 1)" in printed
+    assert "dev.accuracy" in printed
+    assert " ± " in printed
+    assert json.loads(unmask("compare", *runs, "--json").output)["differences"]["dev.accuracy"] == []
+    refused = unmask("compare", *runs, "task.max_length=16")
     assert refused.code == 2
-    assert "give --data FILE" in refused.errors
+    assert "task.max_length=16 is for two models on --data FILE" in refused.errors

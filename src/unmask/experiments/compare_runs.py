@@ -1,0 +1,226 @@
+"""The program `compare` for runs: whether two recipes differ by more than their seeds do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from unmask.config import changed_keys
+from unmask.errors import InputError
+from unmask.io.json_text import read_object
+from unmask.io.paths import RECIPE, RESULTS, as_path
+from unmask.recipe.loading import read_recipe
+from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
+from unmask.training.run.resuming import DATA
+
+Recipe = PretrainRecipe | FinetuneRecipe
+
+T_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t that 2.5 % exceed, of 1 to 30 degrees of freedom; of more it is nearer to 1.96, so this is safe."""
+
+_NO_DIFFERENCE = (
+    "seed",
+    "device",
+    *(f"train.{name}" for name in ("log_every", "save_every", "keep_last", "keep_every")),
+)
+"""Runs that differ in nothing but these keys are seeds of one recipe."""
+_PLACES = ("store", "corpus", "data")
+"""Keys that say where text is: what it holds is compared, not its place."""
+_OF_THE_QUESTION = (
+    *("objective.masking", "objective.target_prob", "objective.target_prob_end"),
+    *("objective.mask_token_prob", "objective.random_token_prob", "objective.span_length_prob"),
+    *("objective.max_span_words", "held_out", "train.eval_sequences", "packing", "phases"),
+)
+"""Keys that decide which held-out text is measured, and what of it is hidden."""
+_NO_QUALITY = ("num_parameters", "num_pairs")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A finished run.
+
+    Attributes:
+        figures: by name; of fine-tuning after `dev.` or `test.`.
+        text: the fingerprints of what it read, by key.
+    """
+
+    directory: Path
+    recipe: Recipe
+    figures: Mapping[str, float]
+    text: Mapping[str, str]
+
+
+@dataclass
+class Arm:
+    """The runs of one recipe.
+
+    Attributes:
+        settings: the keys in which the arms differ, with the values of this one.
+        runs: a run's directory by its seed.
+        figures: a figure's values by its name, in the order of `runs`.
+    """
+
+    settings: dict[str, Any]
+    runs: dict[int, Path]
+    figures: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of a figure between an arm and the first one, over the seeds that both have.
+
+    Attributes:
+        mean: this arm's less the first one's.
+        low, high: the ends of its interval of 95 %, by Student's t of the paired differences; None of a single pair.
+        pairs: how many seeds both have; without any there is no difference.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare_runs` finds.
+
+    Attributes:
+        arms: in the order in which their first runs were given.
+        differences: by figure, one for each arm but the first; None where the two have no seed in common.
+        notes: what makes figures incomparable, or their intervals narrow.
+    """
+
+    arms: list[Arm]
+    differences: dict[str, list[Difference | None]]
+    notes: list[str]
+
+
+def compare_runs(runs: Sequence[str | Path]) -> Comparison:
+    """Puts the figures of finished runs side by side: of each recipe the mean and the spread over its seeds, and how
+    far seeds explain the difference of two.
+
+    Runs that differ in their seeds alone are one arm. Two arms are compared over the seeds that both have, run by run:
+    a seed decides initial weights and order of the text in both. The held-out text is the same for all seeds.
+
+    Args:
+        runs: directories of `pretrain` or of `finetune`, at least two.
+
+    Raises:
+        UserError: a run is not finished, they are of two programs, two are of one recipe and seed, or they have no
+            figure in common that can be compared.
+    """
+    read = [_read(as_path(run, "the directory of a finished run")) for run in runs]
+    if len(read) < 2:
+        raise InputError("expected two runs or more to compare")
+    for one, other in pairwise(read):
+        if type(one.recipe) is not type(other.recipe):
+            raise InputError(
+                f"{one.directory} and {other.directory} are runs of {one.recipe.program} and of "
+                f"{other.recipe.program}: expected runs of one program"
+            )
+    groups: list[list[_Run]] = []
+    for run in read:
+        alike = next((group for group in groups if not _different(group[0], run)), None)
+        if alike is None:
+            groups.append([run])
+            continue
+        if same := next((each for each in alike if each.recipe.seed == run.recipe.seed), None):
+            raise InputError(
+                f"{same.directory} and {run.directory} have one recipe and the seed {run.recipe.seed}: expected other "
+                "seeds, or settings that differ"
+            )
+        alike.append(run)
+    keys = list(dict.fromkeys(key for group in groups[1:] for key in _different(groups[0][0], group[0])))
+    notes, is_comparable = _notes(read, keys)
+    names = [name for name in read[0].figures if all(name in run.figures for run in read) and is_comparable(name)]
+    if not names:
+        raise InputError(" ".join([*notes, "The runs have no figure in common that can be compared."]))
+    arms = [
+        Arm(
+            {key: _value(group[0].recipe, key) for key in keys},
+            {run.recipe.seed: run.directory for run in group},
+            {name: [run.figures[name] for run in group] for name in names},
+        )
+        for group in groups
+    ]
+    differences = {name: [_difference(name, arms[0], arm) for arm in arms[1:]] for name in names}
+    return Comparison(arms, differences, notes)
+
+
+def _read(directory: Path) -> _Run:
+    if not (directory / RECIPE).is_file() or not (directory / RESULTS).is_file():
+        raise InputError(
+            f"{directory} has no {RESULTS} beside a {RECIPE}: expected a finished run of `unmask pretrain` or `unmask "
+            "finetune`; of a search, one of its trials/"
+        )
+    recipe, results = read_recipe(directory / RECIPE), read_object(directory / RESULTS)
+    if isinstance(recipe, FinetuneRecipe):
+        figures = {
+            f"{split}.{name}": value for split in ("dev", "test") for name, value in (results.get(split) or {}).items()
+        }
+    else:
+        figures = {name: results[name] for name in results if name not in _NO_QUALITY and "perplexity" not in name}
+    numbers = {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+    return _Run(directory, recipe, numbers, read_object(directory / DATA) if (directory / DATA).is_file() else {})
+
+
+def _different(one: _Run, other: _Run) -> dict[str, tuple[Any, Any]]:
+    """The keys in which the recipes of two runs differ."""
+    left_out = _PLACES if one.text == other.text else ()
+    return {
+        key: values
+        for key, values in changed_keys(one.recipe, other.recipe).items()
+        if key not in _NO_DIFFERENCE and key.partition(".")[0] not in left_out
+    }
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    value: Any = recipe.as_compared()
+    for part in key.split("."):
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = value[int(part)] if int(part) < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _notes(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[list[str], Callable[[str], bool]]:
+    """What to know of the figures, and which of them can be compared."""
+    measured = [{key: value for key, value in run.text.items() if not key.startswith("data.train")} for run in runs]
+    if any(each != measured[0] for each in measured):
+        if isinstance(runs[0].recipe, FinetuneRecipe):
+            raise InputError("the runs were measured on other files: expected the same data.dev and data.test for all")
+        note = (
+            "The runs have other stores, so their losses are of other tokens, and only pairs (eval.pairs) can be "
+            "compared: give all the same store=."
+        )
+        return [note], lambda name: name.startswith("pairs")
+    if found := [key for key in keys if key in _OF_THE_QUESTION or key.partition(".")[0] in _OF_THE_QUESTION]:
+        note = (
+            f"{', '.join(found)} decides what is hidden of the held-out text, or which text it is: the losses of these "
+            "arms are of different questions. Compare them by eval.pairs, or fine-tune."
+        )
+        return [note], lambda _: True
+    return [], lambda _: True
+
+
+def _difference(name: str, first: Arm, arm: Arm) -> Difference | None:
+    values = [dict(zip(each.runs, each.figures[name], strict=True)) for each in (first, arm)]
+    differences = [values[1][seed] - values[0][seed] for seed in values[0] if seed in values[1]]
+    number = len(differences)
+    if not number:
+        return None
+    mean = fmean(differences)
+    if number == 1:
+        return Difference(mean, None, None, 1)
+    within = T_975[min(number - 1, len(T_975)) - 1] * stdev(differences) / number**0.5
+    return Difference(mean, mean - within, mean + within, number)

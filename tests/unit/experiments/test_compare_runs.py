@@ -1,0 +1,115 @@
+"""Runs side by side: means and spread over seeds, and differences of recipes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from unmask.errors import InputError
+from unmask.experiments.compare_runs import T_975, Difference, compare_runs
+from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
+
+
+def run(place: Path, figures: dict[str, Any], store: str = "one", **settings: Any) -> Path:
+    """A finished pre-training run with some figures."""
+    recipe = load_pretrain_recipe("pretrain/bert_tiny", {"store": str(place / "store"), **settings})
+    return _written(place, recipe.as_written(), {**figures, "num_parameters": 5, "floors": {}}, {"store": store})
+
+
+def tuned(place: Path, accuracy: float, dev: str = "dev", **settings: Any) -> Path:
+    given = {"init_from": "model", "data.train": "train.csv", "data.dev": "dev.csv", **settings}
+    recipe = load_finetune_recipe("finetune/classification", given)
+    results = {"step": 3, "dev": {"loss": 1.0, "accuracy": accuracy}, "dev_examples": {"n": 9}}
+    return _written(place, recipe.as_written(), results, {"data.train": place.name, "data.dev": dev})
+
+
+def _written(place: Path, recipe: dict[str, Any], results: dict[str, Any], text: dict[str, str]) -> Path:
+    place.mkdir()
+    (place / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    (place / "results.json").write_text(json.dumps(results), "utf-8")
+    (place / "data.json").write_text(json.dumps(text), "utf-8")
+    return place
+
+
+def arms(tmp_path: Path, one: list[float], other: list[float], **settings: Any) -> list[Path]:
+    """Runs of two recipes, whose seeds begin with 1."""
+    return [
+        run(tmp_path / f"{name}{seed}", {"mlm_loss": loss}, seed=seed, **its)
+        for name, losses, its in (("one", one, {}), ("other", other, settings))
+        for seed, loss in enumerate(losses, start=1)
+    ]
+
+
+def test_recipes_are_compared_over_their_seeds(tmp_path: Path) -> None:
+    one, other = [5.0, 5.2, 5.1, 5.4], [4.8, 5.1, 4.8, 5.3]
+    found = compare_runs(arms(tmp_path, one, other, **{"optimizer.learning_rate": 7e-3}))
+    assert [each.settings for each in found.arms] == [
+        {"optimizer.learning_rate": found.arms[0].settings["optimizer.learning_rate"]},
+        {"optimizer.learning_rate": 7e-3},
+    ]
+    assert [list(each.runs) for each in found.arms] == [[1, 2, 3, 4]] * 2
+    assert [each.figures for each in found.arms] == [{"mlm_loss": one}, {"mlm_loss": other}]
+    [difference] = found.differences["mlm_loss"]
+    assert difference is not None
+    interval = stats.ttest_rel(other, one).confidence_interval(0.95)
+    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high), rel=1e-3)
+    assert (difference.mean, difference.pairs) == (pytest.approx(-0.175), 4)
+    assert found.notes == []
+
+
+def test_the_quantiles_are_those_of_students_t() -> None:
+    assert pytest.approx(stats.t.ppf(0.975, np.arange(1, len(T_975) + 1)), abs=6e-4) == T_975
+
+
+def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
+    runs = arms(tmp_path, [5.0, 6.0], [4.0], **{"train.batch_size": 4})
+    found = compare_runs(runs)
+    assert found.differences == {"mlm_loss": [Difference(-1.0, None, None, 1)]}
+    alone = run(tmp_path / "alone", {"mlm_loss": 3.0}, seed=9, **{"train.batch_size": 2})
+    assert compare_runs([runs[0], alone]).differences == {"mlm_loss": [None]}
+    assert compare_runs(runs[:2]).differences == {"mlm_loss": []}  # two seeds of one recipe: a mean and its spread
+
+
+def test_what_changes_the_question_is_said(tmp_path: Path) -> None:
+    [note] = compare_runs(arms(tmp_path, [5.0], [4.0], **{"objective.masking": "whole_word"})).notes
+    assert note.startswith("objective.masking decides what is hidden of the held-out text")
+
+
+def test_of_other_text_only_pairs_are_compared(tmp_path: Path) -> None:
+    figures = {"mlm_loss": 5.0, "pairs_accuracy": 0.6}
+    one, other = run(tmp_path / "one", figures), run(tmp_path / "other", figures, store="another", seed=1)
+    found = compare_runs([one, other])
+    assert list(found.differences) == ["pairs_accuracy"]
+    assert "give all the same store=" in found.notes[0]
+    bare = run(tmp_path / "bare", {"mlm_loss": 5.0}, store="another", seed=2)
+    with pytest.raises(InputError, match=r"only pairs.*no figure in common"):
+        compare_runs([one, bare])
+
+
+def test_fine_tuned_runs_are_compared_on_one_dev_file(tmp_path: Path) -> None:
+    one, other = tuned(tmp_path / "one", 0.7), tuned(tmp_path / "other", 0.8, **{"data.train": "more.csv"})
+    found = compare_runs([one, other])
+    assert [each.settings for each in found.arms] == [{"data.train": "train.csv"}, {"data.train": "more.csv"}]
+    assert found.differences["dev.accuracy"] == [Difference(pytest.approx(0.1), None, None, 1)]  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="were measured on other files"):
+        compare_runs([one, tuned(tmp_path / "elsewhere", 0.7, dev="another", seed=1)])
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", {"mlm_loss": 5.0})
+    same = run(tmp_path / "same", {"mlm_loss": 5.0})
+    with pytest.raises(InputError, match="one recipe and the seed 0"):
+        compare_runs([one, same])
+    with pytest.raises(InputError, match="runs of pretrain and of finetune"):
+        compare_runs([one, tuned(tmp_path / "tuned", 0.5)])
+    with pytest.raises(InputError, match="two runs or more"):
+        compare_runs([one])
+    (same / "results.json").unlink()
+    with pytest.raises(InputError, match=r"has no results\.json"):
+        compare_runs([one, same])
