@@ -150,7 +150,12 @@ def compare_command(
     """Measure two fine-tuned models on the same labelled examples, and whether their difference is more than chance;
     or, without --data, put finished runs side by side: mean and spread over seeds, and whether recipes differ."""
     if not data:
-        _compare_runs([one, other, *(settings or [])], as_json)
+        options = {"--column": columns, "--separator": separator, "--quoted": quoted}
+        usual = {"--encoding": (encoding, "utf-8"), "--header": (header, "first_row")}
+        usual |= {"--device": (device, "auto"), "--precision": (precision, "fp32")}
+        stated = [name for name, value in options.items() if value is not None]
+        stated += [name for name, (value, default) in usual.items() if value != default]
+        _compare_runs([one, other, *(settings or [])], stated, as_json)
         return
     from unmask.experiments.compare import compare
     from unmask.inference.task_options import read_task_settings
@@ -178,11 +183,11 @@ def compare_command(
         print("the models answer too few examples differently for an interval: it is too narrow")
 
 
-def _compare_runs(runs: list[str], as_json: bool) -> None:
+def _compare_runs(runs: list[str], options: list[str], as_json: bool) -> None:
     from unmask.errors import SettingsError
     from unmask.experiments.compare_runs import compare_runs
 
-    if words := [word for word in runs if "=" in word and not Path(word).exists()]:
+    if words := [*options, *(word for word in runs if "=" in word and not Path(word).exists())]:
         raise SettingsError(f"{words[0]} is for two models on --data FILE: give that too, or leave {words[0]} out")
     found = compare_runs(runs)
     if as_json:
@@ -190,7 +195,7 @@ def _compare_runs(runs: list[str], as_json: bool) -> None:
         return
     letters = [chr(ord("a") + number) if number < 26 else str(number) for number in range(len(found.arms))]
     for letter, arm in zip(letters, found.arms, strict=True):
-        settings = ", ".join(f"{key}={json.dumps(value)}" for key, value in arm.settings.items())
+        settings = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arm.settings.items())
         seeds = ", ".join(f"{run} (seed {seed})" for seed, run in arm.runs.items())
         print(f"{letter}: {settings + ': ' if settings else ''}{seeds}")
     width = max(map(len, found.differences))

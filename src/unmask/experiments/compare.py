@@ -26,7 +26,7 @@ logger = logging.getLogger("unmask")
 
 RESAMPLES = 200
 """Enough for a standard error (Efron and Tibshirani 1993, section 6.4)."""
-_NOT_COMPARED = ("_thresh", "total")
+NOT_COMPARED = ("_thresh", "total")
 """Ends of the names of figures that are no measure of quality: thresholds, and numbers of questions."""
 
 
@@ -113,7 +113,7 @@ def compare_answers(
         score = task.score()
         score.add([examples[number] for number in numbers], [predictions[number] for number in numbers])
         metrics = chosen_last(score.metrics())
-        return {name: value for name, value in metrics.items() if not name.endswith(_NOT_COMPARED)}
+        return {name: value for name, value in metrics.items() if not name.endswith(NOT_COMPARED)}
 
     first, second = (measure(each, range(num_examples)) for each in (one, other))
     resampled: dict[str, list[float]] = {name: [] for name in first if name in second}

@@ -11,6 +11,7 @@ from typing import Any
 
 from unmask.config import changed_keys
 from unmask.errors import InputError
+from unmask.experiments.compare import NOT_COMPARED
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, as_path
 from unmask.recipe.loading import read_recipe
@@ -32,15 +33,16 @@ _NO_DIFFERENCE = (
     *(f"train.{name}" for name in ("log_every", "save_every", "keep_last", "keep_every")),
 )
 """Runs that differ in nothing but these keys are seeds of one recipe."""
-_PLACES = ("store", "corpus", "data")
+_PLACES = ("store", "corpus", "data.train", "data.dev", "data.test")
 """Keys that say where text is: what it holds is compared, not its place."""
 _OF_THE_QUESTION = (
-    *("objective.masking", "objective.target_prob", "objective.target_prob_end"),
-    *("objective.mask_token_prob", "objective.random_token_prob", "objective.span_length_prob"),
-    *("objective.max_span_words", "held_out", "train.eval_sequences", "packing", "phases"),
+    *("held_out", "train.eval_sequences", "packing", "phases"),
+    *("objective.masking", "objective.target_prob", "objective.target_prob_end", "objective.mask_token_prob"),
+    *("objective.random_token_prob", "objective.span_length_prob", "objective.max_span_words"),
+    *("objective.max_boundary_targets", "objective.sentence_objective", "objective.num_negatives"),
+    *("objective.empty_memory_prob", "objective.generator_size", "objective.tie_embeddings", "objective.schedule"),
 )
-"""Keys that decide which held-out text is measured, and what of it is hidden."""
-_NO_QUALITY = ("num_parameters", "num_pairs")
+"""Keys that decide which held-out text is measured, and what of it is hidden or drawn, or those above them."""
 
 
 @dataclass(frozen=True)
@@ -160,27 +162,35 @@ def _read(directory: Path) -> _Run:
     if not (directory / RECIPE).is_file() or not (directory / RESULTS).is_file():
         raise InputError(
             f"{directory} has no {RESULTS} beside a {RECIPE}: expected a finished run of `unmask pretrain` or `unmask "
-            "finetune`; of a search, one of its trials/"
+            "finetune`, or of a search one of its trials/; two models are compared on --data FILE"
         )
     recipe, results = read_recipe(directory / RECIPE), read_object(directory / RESULTS)
     if isinstance(recipe, FinetuneRecipe):
-        figures = {
-            f"{split}.{name}": value for split in ("dev", "test") for name, value in (results.get(split) or {}).items()
-        }
+        found = {split: results[split] for split in ("dev", "test") if isinstance(results.get(split), Mapping)}
+        figures = {f"{split}.{name}": value for split, its in found.items() for name, value in its.items()}
     else:
-        figures = {name: results[name] for name in results if name not in _NO_QUALITY and "perplexity" not in name}
-    numbers = {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+        figures = {name: value for name, value in results.items() if not name.startswith("num_")}
+    numbers = {
+        name: float(value)
+        for name, value in figures.items()
+        if isinstance(value, int | float) and not name.endswith((*NOT_COMPARED, "perplexity"))
+    }
     return _Run(directory, recipe, numbers, read_object(directory / DATA) if (directory / DATA).is_file() else {})
 
 
 def _different(one: _Run, other: _Run) -> dict[str, tuple[Any, Any]]:
     """The keys in which the recipes of two runs differ."""
-    left_out = _PLACES if one.text == other.text else ()
+    left_out = _PLACES if one.text and one.text == other.text else ()
     return {
         key: values
         for key, values in changed_keys(one.recipe, other.recipe).items()
-        if key not in _NO_DIFFERENCE and key.partition(".")[0] not in left_out
+        if key not in _NO_DIFFERENCE and not _is_among(key, left_out)
     }
+
+
+def _is_among(key: str, keys: Sequence[str]) -> bool:
+    """Whether a key, or one above it, is one of these."""
+    return any(key == each or key.startswith(f"{each}.") for each in keys)
 
 
 def _value(recipe: Recipe, key: str) -> Any:
@@ -196,21 +206,33 @@ def _value(recipe: Recipe, key: str) -> Any:
 def _notes(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[list[str], Callable[[str], bool]]:
     """What to know of the figures, and which of them can be compared."""
     measured = [{key: value for key, value in run.text.items() if not key.startswith("data.train")} for run in runs]
-    if any(each != measured[0] for each in measured):
-        if isinstance(runs[0].recipe, FinetuneRecipe):
+    is_one_text = bool(measured[0]) and all(each == measured[0] for each in measured)
+    if isinstance(runs[0].recipe, FinetuneRecipe):
+        named = [key for key in keys if _is_among(key, ("data.dev_columns", "data.test_columns", "data.columns"))]
+        if not is_one_text:
             raise InputError("the runs were measured on other files: expected the same data.dev and data.test for all")
-        note = (
+        return [f"{', '.join(named)}: what is read of the files differs." for _ in named[:1]], lambda _: True
+    notes = []
+    if not is_one_text:
+        notes.append(
             "The runs have other stores, so their losses are of other tokens, and only pairs (eval.pairs) can be "
             "compared: give all the same store=."
         )
-        return [note], lambda name: name.startswith("pairs")
-    if found := [key for key in keys if key in _OF_THE_QUESTION or key.partition(".")[0] in _OF_THE_QUESTION]:
-        note = (
-            f"{', '.join(found)} decides what is hidden of the held-out text, or which text it is: the losses of these "
-            "arms are of different questions. Compare them by eval.pairs, or fine-tune."
+    elif found := [key for key in keys if _is_among(key, _questions(runs[0]))]:
+        notes.append(
+            f"{', '.join(found)} decides what is hidden or drawn of the held-out text, or which text it is: the losses "
+            "of these arms are of different questions. Compare them by eval.pairs, or fine-tune."
         )
-        return [note], lambda _: True
-    return [], lambda _: True
+    has_other_pairs = any(_is_among(key, ("eval.pairs", "eval.pairs_sample")) for key in keys)
+    if has_other_pairs:
+        notes.append("The runs have other minimal pairs (eval.pairs), which are left out.")
+    return notes, lambda name: not has_other_pairs if name.startswith("pairs") else is_one_text
+
+
+def _questions(run: _Run) -> tuple[str, ...]:
+    """`_OF_THE_QUESTION`; a stream's held-out lanes are as many as those of a step."""
+    assert isinstance(run.recipe, PretrainRecipe)
+    return (*_OF_THE_QUESTION, *(["train.batch_size"] if run.recipe.packing.format == "stream" else []))
 
 
 def _difference(name: str, first: Arm, arm: Arm) -> Difference | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
+from unmask.io.progress import counted
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import json_line, writing
 
@@ -37,7 +38,7 @@ class Answered:
     def __str__(self) -> str:
         """For the message of an interruption."""
         rest = f", the rest begins at {self.waiting[0]}" if self.number and self.waiting else ""
-        return f"{self.number:,} inputs are answered{rest}"
+        return f"{counted(self.number, 'input')} {'is' if self.number == 1 else 'are'} answered{rest}"
 
     def reading(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The same rows, which wait from now on."""

@@ -95,7 +95,7 @@ def check_free_space(out: Path, estimate: Estimate, *, with_duplicates: bool = F
         with_duplicates: whether the estimate counts texts that will be left out.
 
     Raises:
-        OutputError: the rest of the store will not fit.
+        OutputError: the rest of the store will not fit, and the estimate counts only what it will hold.
     """
     written = sum(path.stat().st_size for path in out.iterdir()) if out.is_dir() else 0
     needed = f"{estimate}{', duplicates included' * with_duplicates}"
@@ -103,6 +103,8 @@ def check_free_space(out: Path, estimate: Estimate, *, with_duplicates: bool = F
         needed += f", {human_bytes(written)} of which are there"
     free = free_space(out)
     if estimate.store_bytes - written > free:
+        if with_duplicates:
+            return f"{needed}; {human_bytes(free)} are free, which may be too little"
         raise OutputError(
             f"{needed}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"
         )

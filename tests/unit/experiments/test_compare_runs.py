@@ -16,17 +16,19 @@ from unmask.experiments.compare_runs import T_975, Difference, compare_runs
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
 
 
-def run(place: Path, figures: dict[str, Any], store: str = "one", **settings: Any) -> Path:
+def run(
+    place: Path, figures: dict[str, Any], store: str = "one", recipe: str = "pretrain/bert_tiny", **given: Any
+) -> Path:
     """A finished pre-training run with some figures."""
-    recipe = load_pretrain_recipe("pretrain/bert_tiny", {"store": str(place / "store"), **settings})
-    return _written(place, recipe.as_written(), {**figures, "num_parameters": 5, "floors": {}}, {"store": store})
+    settings = load_pretrain_recipe(recipe, {"store": str(place / "store"), **given})
+    return _written(place, settings.as_written(), {**figures, "num_parameters": 5, "floors": {}}, {"store": store})
 
 
 def tuned(place: Path, accuracy: float, dev: str = "dev", **settings: Any) -> Path:
     given = {"init_from": "model", "data.train": "train.csv", "data.dev": "dev.csv", **settings}
     recipe = load_finetune_recipe("finetune/classification", given)
     results = {"step": 3, "dev": {"loss": 1.0, "accuracy": accuracy}, "dev_examples": {"n": 9}}
-    return _written(place, recipe.as_written(), results, {"data.train": place.name, "data.dev": dev})
+    return _written(place, recipe.as_written(), results, {"data.train": str(given["data.train"]), "data.dev": dev})
 
 
 def _written(place: Path, recipe: dict[str, Any], results: dict[str, Any], text: dict[str, str]) -> Path:
@@ -78,7 +80,7 @@ def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
 
 def test_what_changes_the_question_is_said(tmp_path: Path) -> None:
     [note] = compare_runs(arms(tmp_path, [5.0], [4.0], **{"objective.masking": "whole_word"})).notes
-    assert note.startswith("objective.masking decides what is hidden of the held-out text")
+    assert note.startswith("objective.masking decides what is hidden or drawn of the held-out text")
 
 
 def test_of_other_text_only_pairs_are_compared(tmp_path: Path) -> None:
@@ -99,6 +101,58 @@ def test_fine_tuned_runs_are_compared_on_one_dev_file(tmp_path: Path) -> None:
     assert found.differences["dev.accuracy"] == [Difference(pytest.approx(0.1), None, None, 1)]  # type: ignore[arg-type]
     with pytest.raises(InputError, match="were measured on other files"):
         compare_runs([one, tuned(tmp_path / "elsewhere", 0.7, dev="another", seed=1)])
+
+
+def test_other_columns_of_the_same_files_are_another_arm(tmp_path: Path) -> None:
+    one = tuned(tmp_path / "one", 0.7, **{"data.columns.text": "title"})
+    other = tuned(tmp_path / "other", 0.9, seed=1, **{"data.columns.text": "body"})
+    found = compare_runs([one, other])
+    assert [each.settings for each in found.arms] == [{"data.columns.text": "title"}, {"data.columns.text": "body"}]
+    assert found.notes == ["data.columns.text: what is read of the files differs."]
+
+
+def test_numbers_that_are_no_quality_are_left_out(tmp_path: Path) -> None:
+    figures = {"mlm_loss": 5.0, "mlm_perplexity": 148.4, "best_f1_thresh": 0.3, "HasAns_total": 7}
+    found = compare_runs([run(tmp_path / "one", figures), run(tmp_path / "other", figures, seed=1)])
+    assert list(found.differences) == ["mlm_loss"]
+    damaged = tuned(tmp_path / "damaged", 0.5)
+    (damaged / "results.json").write_text('{"dev": [1]}', "utf-8")
+    with pytest.raises(InputError, match="no figure in common"):
+        compare_runs([damaged, tuned(tmp_path / "sound", 0.5, seed=1)])
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other", "recipe"),
+    [
+        ("objective.sentence_objective", "nsp", "sop", "bert_tiny"),
+        ("objective.num_negatives", 1024, 100, "elmo_tiny"),
+        ("train.batch_size", 32, 4, "elmo_tiny"),
+        ("objective.generator_size", 0.25, 0.5, "electra_tiny"),
+        ("packing.max_length", 64, 128, "bert_tiny"),
+    ],
+)
+def test_what_else_changes_the_question(key: str, one: Any, other: Any, recipe: str, tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / name, {"loss": 5.0}, recipe=f"pretrain/{recipe}", **{key: value})
+        for name, value in (("one", one), ("other", other))
+    ]
+    [note] = compare_runs(runs).notes
+    assert note.startswith(key)
+
+
+def test_pairs_of_other_files_are_left_out(tmp_path: Path) -> None:
+    figures = {"mlm_loss": 5.0, "pairs_accuracy": 0.6}
+    runs = [run(tmp_path / name, figures, **{"eval.pairs": name}) for name in ("blimp", "zorro")]
+    found = compare_runs(runs)
+    assert list(found.differences) == ["mlm_loss"]
+    assert "other minimal pairs" in found.notes[0]
+
+
+def test_runs_without_a_record_of_their_text_are_not_taken_for_alike(tmp_path: Path) -> None:
+    runs = [run(tmp_path / name, {"mlm_loss": 5.0, "pairs_accuracy": 0.5}) for name in ("one", "other")]
+    for each in runs:
+        (each / "data.json").unlink()
+    assert list(compare_runs(runs).differences) == ["pairs_accuracy"]
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def test_finished_shards_need_no_space_again(tmp_path: Path, monkeypatch: pytest
         check_free_space(out, ESTIMATE)
     (out / "sentences-00000.bin").write_bytes(bytes(1))
     assert check_free_space(out, ESTIMATE).endswith("about 90 B, 70 B of which are there; 20 B are free")
-    assert "about 90 B, duplicates included, 70 B of" in check_free_space(out, ESTIMATE, with_duplicates=True)
+    most = "the store will need about 90 B, duplicates included; 20 B are free, which may be too little"
+    assert check_free_space(tmp_path / "new", ESTIMATE, with_duplicates=True).endswith(most)
 
 
 @pytest.mark.parametrize("cleaning", [CleaningSettings(), CleaningSettings(duplicates="documents")])
