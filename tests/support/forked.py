@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +20,13 @@ _FORKS.set_forkserver_preload(
         *("unmask.reports.run_page", "unmask.objectives.masked_lm", "torch.utils.tensorboard"),
     ]
 )
+
+
+def forks() -> ForkServerContext:
+    """What starts processes that have imported everything, itself started where no signal is held back: each of its
+    processes would hold them back too."""
+    forkserver.ensure_running()
+    return _FORKS
 
 
 class Forked:

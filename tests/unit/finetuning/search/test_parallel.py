@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.forked import forks
 from support.searches import new_recipe, run_search
 from unmask.errors import InputError, UserError
 from unmask.finetuning.search.search import run_trials
@@ -66,6 +67,8 @@ def examples_are_bad(settings, directory, *, recipe, resume, overwrite):
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    context = forks()  # a process that is spawned imports PyTorch first
+    monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
     (tmp_path / "pretended_runs.py").write_text(RUNS)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module("pretended_runs")
