@@ -92,16 +92,14 @@ def test_few_shapes_are_kept_where_requests_are_served_in_fp32(words: str, kept:
 
 @pytest.mark.parametrize(
     ("closed", "command", "code"),
-    [((0,), "fill-mask MODEL -", 2), *((those, "--version", 0) for those in ((1,), (2,), (1, 2)))],
+    [((0,), "tokenizer train - --out MADE", 2), *((those, "--version", 0) for those in ((1,), (2,), (1, 2)))],
 )
-def test_streams_that_are_closed_are_no_fault(
-    samples_dir: Path, closed: tuple[int, ...], command: str, code: int
-) -> None:
+def test_streams_that_are_closed_are_no_fault(tmp_path: Path, closed: tuple[int, ...], command: str, code: int) -> None:
     def close() -> None:
         for number in closed:
             os.close(number)
 
-    words = [sys.executable, "-m", "unmask", *command.replace("MODEL", str(samples_dir / "models" / "en")).split()]
+    words = [sys.executable, "-m", "unmask", *command.replace("MADE", str(tmp_path / "made")).split()]
     finished = subprocess.run(words, preexec_fn=close, capture_output=True, text=True)
     assert finished.returncode == code, finished.stderr  # 2: nothing is in a standard input that is closed
     assert "fault" not in finished.stdout + finished.stderr
@@ -160,11 +158,12 @@ def test_help_names_out_only_where_a_command_has_it() -> None:
         assert "--out" in options or not any("--out" in each for each in about), one.name
 
 
-def test_what_is_printed_is_utf_8_whatever_the_locale(tiny_model: Path) -> None:
+def test_what_is_printed_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    words = [sys.executable, "-m", "unmask", "fill-mask", str(tiny_model), "없음 [MASK]"]
-    filled = subprocess.run(words, env=environment, capture_output=True, check=True)
-    assert "없음" in filled.stdout.decode("utf-8")
+    (tmp_path / "text.txt").write_text("a word and another word\n" * 3)
+    words = [sys.executable, "-m", "unmask", "tokenizer", "train", "text.txt", "--out", "없음"]
+    trained = subprocess.run(words, env=environment, capture_output=True, check=True, cwd=tmp_path)
+    assert trained.stdout.decode("utf-8").startswith("없음: ")
     refused = subprocess.run([*words[:3], "info", "없음"], env=environment, capture_output=True)
     assert refused.returncode == 2
     assert refused.stderr.decode("utf-8").startswith("error: 없음: ")
