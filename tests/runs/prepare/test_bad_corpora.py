@@ -301,18 +301,19 @@ EXTRAS: dict[str, tuple[Files, list[str], str, str]] = {
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_a_missing_extra_is_named_with_the_line_that_installs_it(place: Path, tokenizer: Path, package: str) -> None:
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(
+    unmask: Command, place: Path, tokenizer: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, options, message, extra = EXTRAS[package]
     write_files(files)
     before = tree_of(place)
-    words = ["prepare", *files, "--tokenizer", str(tokenizer), "--out", "made", "--workers", "1", *options]
-    code = f"import sys; sys.modules[{package!r}] = None; from unmask.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    told = done.stderr.splitlines()[-1]
+    monkeypatch.setitem(sys.modules, package, None)
+    done = unmask("prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options)
+    assert (done.code, done.output) == (2, "")
+    told = done.errors.splitlines()[-1]
     assert told.startswith(f"error: {message}")
     assert f"pip install 'unmask[{extra}]'" in told
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.errors
     assert tree_of(place) == before
 
 
