@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 
 from support.commands import Command, Finished, check_last_error
 from support.files import disk_of
+from support.forked import Forked
 from support.runs import assert_same_run, stop_at
 from unmask.errors import Interrupted
 from unmask.io.writing import alone_in
@@ -49,27 +49,22 @@ def check_resumed(unmask: Command, words: Words, run: Path, whole: Path) -> None
     assert_same_run(run, whole)
 
 
-KILL_WITHIN = """
-import os, signal
-from unmask.cli.main import main
-from unmask.training.run import checkpoint, saving
+def die_within_a_checkpoint() -> None:
+    save_file = saving.save_file
 
-save_file = saving.save_file
+    def save_and_die(tensors: Any, path: Path) -> None:
+        if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        save_file(tensors, path)
 
-def save_and_die(tensors, path):
-    if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
-        os.kill(os.getpid(), signal.SIGKILL)
-    save_file(tensors, path)
-
-saving.save_file = save_and_die
-main()
-"""
+    saving.save_file = save_and_die  # type: ignore[attr-defined]
 
 
 def test_killed_within_a_checkpoint(unmask: Command, words: Words, whole: Path, tmp_path: Path) -> None:
     (recipe, overrides), run = words, tmp_path / "run"
-    command = [sys.executable, "-c", KILL_WITHIN, "pretrain", recipe, *overrides, "--out", str(run), "--workers", "1"]
-    killed = subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = ["pretrain", recipe, *overrides, "--out", str(run), "--workers", "1"]
+    killed = Forked(command, before=die_within_a_checkpoint)
+    killed.communicate(timeout=240)
     assert killed.returncode == -signal.SIGKILL
     left = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert left == [".unfinished-step-00000008", "step-00000004"]

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 from support.files import write
+from support.forked import Forked
 from support.runs import assert_same_weights, losses_of
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
 from unmask.objectives.table import new_objective
@@ -24,6 +23,7 @@ from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
+from unmask.store import preparation
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -85,29 +85,16 @@ def test_stopped_before_the_first_step_it_goes_on_where_it_was(
     assert losses_of(run) == losses_of(tmp_path / "whole")
 
 
-KILL_IN_PREPARE = """
-import os, signal
-from unmask.store import preparation
-from unmask.cli.main import main
-
-def kill(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-preparation.write_manifest = kill
-main()
-"""
+def kill_in_prepare() -> None:
+    preparation.write_manifest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
 
 
 def test_killed_in_the_middle_of_preparing_it_goes_on(from_text: tuple[str, list[str]], tmp_path: Path) -> None:
     """After the shards, before the manifest that makes a store of them."""
     run, (recipe, overrides) = tmp_path / "run", from_text
-    words = [recipe, *overrides, "--out", str(run), "--workers", "1", "--resume"]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILL_IN_PREPARE, "pretrain", *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-    )
+    words = ["pretrain", recipe, *overrides, "--out", str(run), "--workers", "1", "--resume"]
+    killed = Forked(words, before=kill_in_prepare)
+    killed.communicate(timeout=240)
     assert killed.returncode == -signal.SIGKILL
     assert (run / "store").is_dir()
     assert not (run / "store" / "manifest.json").exists()
