@@ -9,6 +9,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -54,12 +55,21 @@ UNPICKLERS = {
     *("yaml.Loader", "yaml.FullLoader", "yaml.UnsafeLoader", "yaml.full_load", "yaml.unsafe_load"),
 }
 """What reads or writes pickles, or makes any object of a text; none of it has a place in the package."""
+ENVIRONMENT = ("os.environ", "os.getenv", "sys.argv")
+LAST_NAMES = {name.rpartition(".")[2] for name in (*UNPICKLERS, *ENVIRONMENT)}
+"""Of attributes that are looked at: to write every one as text takes seconds."""
 SOURCE = Path(__file__).parents[2] / "src"
+
+
+@lru_cache(maxsize=1)
+def nodes_of(source: str) -> list[ast.AST]:
+    """What a module's source consists of; one is looked through three times."""
+    return list(ast.walk(ast.parse(source)))
 
 
 def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
     """The line and the full dotted name of everything imported; relative imports start from `package`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -70,7 +80,7 @@ def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
 
 def names_of_modules(source: str) -> dict[str, str]:
     """The modules that are imported under another name, by that name."""
-    imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import))
+    imports = (node for node in nodes_of(source) if isinstance(node, ast.Import))
     return {alias.asname: alias.name for node in imports for alias in node.names if alias.asname is not None}
 
 
@@ -121,13 +131,13 @@ def complaints(source: str, module: Path) -> list[str]:
     if importer not in (*FOLDERS, *FIRST, *PROGRAMS, "__init__", "__main__"):
         found.append(f"{module}: {importer} has no place in the order: add it to FOLDERS")
     full_names = names_of_modules(source)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute):
+    for node in nodes_of(source):
+        if isinstance(node, ast.Attribute) and node.attr in LAST_NAMES:
             written = ast.unparse(node)
             first, _, rest = written.partition(".")
             if f"{full_names.get(first, first)}.{rest}" in UNPICKLERS:
                 found.append(f"{module}:{node.lineno}: {written}: nothing is ever unpickled")
-            if written in ("os.environ", "os.getenv", "sys.argv") and rank(importer) < FOLDERS.index("reports"):
+            if written in ENVIRONMENT and rank(importer) < FOLDERS.index("reports"):
                 found.append(f"{module}:{node.lineno}: {written}: only programs look there")
     return found
 
