@@ -181,9 +181,16 @@ MANY = np.array([[1, 0, number % 2] for number in range(6)] + [[0, 1, number % 2
 """About dogs, about men, and the third by chance; the first text of each has one label only."""
 
 
-@pytest.mark.parametrize("as_given", [np.asarray, csr_matrix, np.ndarray.tolist], ids=lambda make: make.__name__)
-def test_any_number_of_labels_each(tiny_model: Path, as_given: Any) -> None:
-    learned = classifier(tiny_model, epochs=30).fit(TEXTS, as_given(MANY))
+@pytest.mark.parametrize("as_given", [csr_matrix, np.ndarray.tolist], ids=lambda make: make.__name__)
+def test_any_number_of_labels_each_may_be_given_in_other_forms(tiny_model: Path, as_given: Any) -> None:
+    one, other = (classifier(tiny_model, epochs=1).fit(TEXTS, each) for each in (MANY, as_given(MANY)))
+    assert other.classes_.tolist() == [0, 1, 2]
+    assert np.array_equal(one.predict_proba(TEXTS), other.predict_proba(TEXTS))
+    assert one.score(TEXTS, MANY) == other.score(TEXTS, as_given(MANY))
+
+
+def test_any_number_of_labels_each(tiny_model: Path) -> None:
+    learned = classifier(tiny_model, epochs=30).fit(TEXTS, MANY)
     assert learned.classes_.tolist() == [0, 1, 2]
     probabilities, predicted = learned.predict_proba(TEXTS), learned.predict(TEXTS)
     assert (probabilities.shape, predicted.shape) == ((12, 3), (12, 3))
