@@ -112,7 +112,7 @@ def test_it_ends_where_what_computes_has_ended(model_directories: dict[str, Path
     finally:
         process.kill()
     assert process.returncode == 1
-    assert "error: the process that computes has ended (signal 9" in told
+    assert "error: the process that computes was killed by SIGKILL" in told
     assert "Traceback" not in told
 
 

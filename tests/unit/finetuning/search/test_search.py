@@ -331,7 +331,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
         def sets(self, *_: Any) -> Any:
             return [part]
 
-        def decode(self, part: ExampleSet) -> list[Any]:
+        def decide(self, part: ExampleSet) -> list[Any]:
             measured.append(self.task.settings.null_threshold)
             return [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))} for lead in leads]
 
@@ -369,7 +369,7 @@ def test_thresholds_of_labels_are_chosen_for_all_together(
         def sets(self, *_: Any) -> Any:
             return [part]
 
-        def decode(self, part: ExampleSet) -> list[Any]:
+        def decide(self, part: ExampleSet) -> list[Any]:
             assert self.task.settings.thresholds == "dev"
             return [{"labels": [], "probabilities": {"a": probability, "b": 0.1}} for probability in (0.3, 0.2)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -195,7 +196,7 @@ def test_a_link_or_a_file_with_the_name_of_one_is_removed_like_it(tmp_path: Path
 def test_an_old_one_that_cannot_be_removed_is_told_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, rmtree = Run(), module_under_test.shutil.rmtree
+    run, rmtree = Run(), shutil.rmtree
     old = run.save(tmp_path)
 
     def refuse(path: Path, **how: Any) -> None:
@@ -205,7 +206,7 @@ def test_an_old_one_that_cannot_be_removed_is_told_and_the_run_goes_on(
 
     run.take_steps(1)
     with monkeypatch.context() as patch:
-        patch.setattr(module_under_test.shutil, "rmtree", refuse)
+        patch.setattr(shutil, "rmtree", refuse)
         run.save(tmp_path, keep_last=1)
     assert caplog.messages == [f"{old} cannot be removed ({os.strerror(errno.EBUSY)})"]
     assert list_steps(tmp_path) == [0, 1]
