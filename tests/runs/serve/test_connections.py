@@ -190,9 +190,9 @@ def test_only_some_requests_wait_behind_another(requests: int, statuses: list[in
     assert served.ask() == 200
 
 
-def test_many_headers_are_received_in_pieces(served: Served) -> None:
+def test_many_headers_are_received_in_pieces(served_models: dict[str, ServedModel]) -> None:
     """And a body is not."""
-    with served.connect() as connection:
+    with serving(served_models, Limits(timeout_s=60)) as served, served.connect() as connection:
         wait_until(lambda: bool(served.server.server_state.connections))
         [its] = served.server.server_state.connections
         assert len(cast(Any, its).get_buffer(-1)) == 2**14

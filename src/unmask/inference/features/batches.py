@@ -5,7 +5,7 @@ Tokens are pooled on the device that computes them: one vector per text is copie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -84,12 +84,18 @@ class InputSet:
 
 
 def input_sets(
-    model: FeatureModel, inputs: Iterable[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
+    model: FeatureModel,
+    inputs: Iterable[FeatureInput],
+    pool: Pool,
+    counts: ExampleCounts,
+    coverage: Coverage,
+    length: Callable[[FeatureInput], int] = lambda _: 0,
 ) -> Iterator[InputSet]:
     """Cuts a stream of inputs into sets and encodes them; with a GPU, the next one while one is computed.
 
     Args:
         counts, coverage: updated with what is read.
+        length: what an input adds to its set, which ends at `MOST_CHARACTERS`; left out, sets end by number alone.
 
     Raises:
         InputError: see `checked_tokens`; only where every token is to get a vector.
@@ -102,7 +108,7 @@ def input_sets(
         coverage.add(rows.input_ids)
         return InputSet(part, kept, rows)
 
-    return map_ahead(encode, in_sets(inputs), model.compute.device)
+    return map_ahead(encode, in_sets(inputs, length=length), model.compute.device)
 
 
 def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:

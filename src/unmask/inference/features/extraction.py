@@ -33,7 +33,13 @@ from unmask.inference.features.batches import (
     pooled_vectors,
     token_vectors,
 )
-from unmask.inference.features.inputs import FeatureInput, describe_tokens, feature_layouts, read_feature_input
+from unmask.inference.features.inputs import (
+    FeatureInput,
+    describe_tokens,
+    feature_layouts,
+    num_characters,
+    read_feature_input,
+)
 from unmask.inference.features.parquet import check_pyarrow, write_parquet
 from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.inputs import read_inputs
@@ -205,7 +211,7 @@ def extract_features(
             num_rows = num_inputs = 0
             are_numbers = True
             inputs = read_file(loaded, input, input_format)
-            for encoded in input_sets(loaded, inputs, checked_pool, counts, coverage):
+            for encoded in input_sets(loaded, inputs, checked_pool, counts, coverage, num_characters):
                 for line in _write_set(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
                     index.write(json_line(line))
                     are_numbers = are_numbers and type(line["id"]) is int and -(2**63) <= line["id"] < 2**63
@@ -270,7 +276,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     now, not after hours of encoding."""
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:
-        for inputs in in_sets(read):
+        for inputs in in_sets(read, length=num_characters):
             num_inputs += len(inputs)
             num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in checked_tokens(model, inputs))
             progress.advance(len(inputs))

@@ -62,6 +62,11 @@ class FeatureInput:
     source: str
 
 
+def num_characters(given: FeatureInput) -> int:
+    """Of a text, or of both of a pair."""
+    return len(given.text_a) + len(given.text_b or "")
+
+
 @dataclass(frozen=True)
 class InputTokens:
     """The tokens of one input, without special tokens.

@@ -283,7 +283,7 @@ def test_parquet_without_pyarrow(model: Path, texts: Path, tmp_path: Path, monke
 def test_sets_of_inputs_do_not_show(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = extract_features(model, texts, tmp_path / "whole")
 
-    def two_at_a_time(items: Iterator[Any]) -> Iterator[list[Any]]:
+    def two_at_a_time(items: Iterator[Any], **_: Any) -> Iterator[list[Any]]:
         while pair := [item for _, item in zip(range(2), items, strict=False)]:
             yield pair
 
@@ -291,6 +291,21 @@ def test_sets_of_inputs_do_not_show(model: Path, texts: Path, tmp_path: Path, mo
     cut = extract_features(model, texts, tmp_path / "cut")
     assert read_index(cut) == read_index(whole)
     np.testing.assert_allclose(np.load(cut / "features.npy"), np.load(whole / "features.npy"), **CLOSE)
+
+
+def test_long_texts_make_small_sets(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are tokenized whole, a set at a time."""
+    tokenized: list[int] = []
+    tokenize = feature_batches.tokenize
+
+    def counted(inputs: Any, tokenizer: Any) -> Any:
+        tokenized.append(len(inputs))
+        return tokenize(inputs, tokenizer)
+
+    monkeypatch.setattr(feature_batches, "tokenize", counted)
+    monkeypatch.setattr("unmask.inference.example_sets.MOST_CHARACTERS", len(TEXTS[0]) + 1)
+    extract_features(model, texts, tmp_path / "out", layers="last", pool="mean")
+    assert tokenized == [2, 1, 1]
 
 
 def test_standard_input(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

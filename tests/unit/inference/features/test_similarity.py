@@ -57,7 +57,7 @@ def test_embeddings_have_length_one_unless_as_they_are(tiny_model: Path) -> None
 
 
 def blocks_of(size: int) -> Any:
-    def windows(items: Any) -> Iterator[list[Any]]:
+    def windows(items: Any, **_: Any) -> Iterator[list[Any]]:
         items = iter(items)
         while block := [item for _, item in zip(range(size), items, strict=False)]:
             yield block
