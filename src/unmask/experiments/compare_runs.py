@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -143,7 +144,11 @@ def compare_runs(runs: Sequence[str | Path]) -> Comparison:
         alike.append(run)
     keys = list(dict.fromkeys(key for group in groups[1:] for key in _different(groups[0][0], group[0])))
     notes, is_comparable = _notes(read, keys)
-    names = [name for name in read[0].figures if all(name in run.figures for run in read) and is_comparable(name)]
+    every = [name for name in dict.fromkeys(name for run in read for name in run.figures) if is_comparable(name)]
+    names = [name for name in every if all(name in run.figures for run in read)]
+    for name in (name for name in every if name not in names):
+        without = next(run.directory for run in read if name not in run.figures)
+        notes.append(f"{name} is left out: {without} has no finite value of it.")
     if not names:
         raise InputError(" ".join([*notes, "The runs have no figure in common that can be compared."]))
     arms = [
@@ -173,7 +178,7 @@ def _read(directory: Path) -> _Run:
     numbers = {
         name: float(value)
         for name, value in figures.items()
-        if isinstance(value, int | float) and not name.endswith((*NOT_COMPARED, "perplexity"))
+        if isinstance(value, int | float) and isfinite(value) and not name.endswith((*NOT_COMPARED, "perplexity"))
     }
     return _Run(directory, recipe, numbers, read_object(directory / DATA) if (directory / DATA).is_file() else {})
 

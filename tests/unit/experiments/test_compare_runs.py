@@ -111,6 +111,15 @@ def test_other_columns_of_the_same_files_are_another_arm(tmp_path: Path) -> None
     assert found.notes == ["data.columns.text: what is read of the files differs."]
 
 
+def test_what_a_run_lacks_is_left_out_and_named(tmp_path: Path) -> None:
+    """As of a run that diverged."""
+    one = run(tmp_path / "one", {"mlm_loss": 5.0, "mlm_accuracy": 0.2})
+    diverged = run(tmp_path / "diverged", {"mlm_loss": float("nan"), "mlm_accuracy": 0.1}, seed=1)
+    found = compare_runs([one, diverged])
+    assert list(found.differences) == ["mlm_accuracy"]
+    assert found.notes == [f"mlm_loss is left out: {diverged} has no finite value of it."]
+
+
 def test_numbers_that_are_no_quality_are_left_out(tmp_path: Path) -> None:
     figures = {"mlm_loss": 5.0, "mlm_perplexity": 148.4, "best_f1_thresh": 0.3, "HasAns_total": 7}
     found = compare_runs([run(tmp_path / "one", figures), run(tmp_path / "other", figures, seed=1)])
