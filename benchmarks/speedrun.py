@@ -7,12 +7,14 @@ accuracy on minimal pairs (BLiMP) along the way, held-out loss, and scores after
     python benchmarks/speedrun.py finetune --out runs/speedrun --tasks stsb mrpc    three seeds, random weights beside
     python benchmarks/speedrun.py report --out runs/speedrun                        speedrun.md and speedrun.png
 
-Minutes are those of training: evaluations and saving do not count, and a recipe's phases are left out (how long each
-is would depend on the machine). Each `--change NAME=KEY=VALUE` trains the first recipe once more, with that key
-changed. The peer is a BERT of BERT-Mini's size, trained by the Trainer on masked blocks
-of 128 tokens as in `transformers`' example for masked language models: texts joined and cut, 15 % of the tokens masked
-anew in each epoch, AdamW, a rate that falls linearly; its rate and batch are those of `pretrain/bert_mini`, and it
-computes in bf16 where our side does.
+Minutes are those of training: evaluations and saving do not count. Recipes may have no phases, since how long each is
+would depend on the machine: `modern_mini` and `modern_tiny` are such. `afternoon`, `night` and `night_gpu` are their
+phases, and are trained by their own budget of tokens. Settings stand behind a recipe in the same word, as in
+`--recipes pretrain/modern_mini "pretrain/bert_mini phases=[] schedule.name=linear"`, which is what is trained by
+default. Each `--change NAME=KEY=VALUE` trains the first recipe once more, with that key changed. The peer is a BERT of
+BERT-Mini's size, trained by the Trainer on masked blocks of 128 tokens as in `transformers`' example for masked
+language models: texts joined and cut, 15 % of the tokens masked anew in each epoch, AdamW, a rate that falls linearly;
+its rate and batch are those of `pretrain/bert_mini`, and it computes in bf16 where our side does.
 Finished work is kept under --out, and the same call continues where it stopped. docs/speedrun.md has what came out.
 """
 
@@ -40,6 +42,9 @@ LENGTH, BATCH, RATE = 128, 32, 1e-3
 """Of the peer, as in `pretrain/bert_mini`."""
 PROBED = 30
 """Its steps that are timed first, to know how many the minutes hold: its rate falls by their number."""
+
+RECIPES = ["pretrain/modern_mini", "pretrain/bert_mini phases=[] schedule.name=linear"]
+"""Those of docs/speedrun.md: with one length, and for BERT a rate that falls linearly."""
 
 TASKS: dict[str, tuple[str, list[str]]] = {
     "stsb": ("pearson", ["optimizer.learning_rate=3e-4", "train.epochs=5"]),
@@ -71,28 +76,23 @@ def unmask(*words: str) -> str:
 
 
 def pretrain(given: Namespace, data: Path) -> None:
-    sides = {Path(recipe).stem: (recipe, []) for recipe in given.recipes}
+    recipes = [(recipe, settings) for recipe, *settings in map(str.split, given.recipes)]
+    sides = {Path(recipe).stem: (recipe, settings) for recipe, settings in recipes}
     for change in given.change:
         name, _, setting = change.partition("=")
         if "=" not in setting or name in sides:
             raise SystemExit(f"--change {change}: expected NAME=KEY=VALUE with a name of its own")
-        sides[name] = (given.recipes[0], [setting])
-    for name, (recipe, change) in sides.items():
+        sides[name] = (recipes[0][0], [*recipes[0][1], setting])
+    for name, (recipe, settings) in sides.items():
         for seed in range(given.seeds):
             run = given.out / "runs" / f"{name}-{seed}"
             if (run / ALL_PAIRS).exists():
                 continue
-            budget = [
-                "phases=[]",
-                "train.epochs=null",
-                "train.tokens=null",
-                "train.steps=null",
-                f"train.minutes={given.minutes:g}",
-            ]
+            budget = f"train.minutes={given.minutes:g}"
             when = [f"train.eval_every={given.eval_every}", "train.eval_sequences=500"]
             pairs = [f"eval.pairs={given.pairs or data / PAIRS}", f"eval.pairs_sample={given.pairs_sample}"]
             unmask(
-                *("pretrain", recipe, f"store={given.store}", *budget, *when, *pairs, *change, f"seed={seed}"),
+                *("pretrain", recipe, f"store={given.store}", budget, *when, *pairs, *settings, f"seed={seed}"),
                 *("--out", str(run), "--resume"),
             )
             measured = unmask("evaluate", str(run), "--pairs", str(given.pairs or data / PAIRS), "--json")
@@ -301,7 +301,7 @@ def main() -> None:
     words.add_argument("store", type=Path, nargs="?")
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--minutes", type=float, default=30)
-    words.add_argument("--recipes", nargs="+", default=["pretrain/modern_mini", "pretrain/bert_mini"])
+    words.add_argument("--recipes", nargs="+", default=RECIPES)
     words.add_argument("--change", nargs="+", default=[], metavar="NAME=KEY=VALUE")
     words.add_argument("--seeds", type=int, default=1, help="of each recipe and change")
     words.add_argument("--eval-every", type=int, default=500, help="steps")

@@ -9,11 +9,14 @@ import inspect
 import multiprocessing
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from unmask.errors import SettingsError
 from unmask.pretraining import run
+from unmask.recipe.loading import load_pretrain_recipe
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8"))
@@ -51,6 +54,31 @@ def test_what_a_script_takes_from_the_package_is_there(script: Path) -> None:
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
             missing = [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
             assert not missing, f"line {node.lineno}: {node.module} has no {', '.join(missing)}"
+
+
+def test_the_speedrun_trains_what_its_recipes_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And leaves out no phases of its own accord: they are refused beside minutes."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    speedrun = importlib.import_module("speedrun")
+    loaded = {}
+
+    def load(command: str, recipe: str, *words: str) -> str:
+        if command == "pretrain":
+            run = Path(words[words.index("--out") + 1])
+            run.mkdir(parents=True)
+            loaded[run.name] = load_pretrain_recipe(recipe, words[: words.index("--out")])
+        return "{}"
+
+    monkeypatch.setattr(speedrun, "unmask", load)
+    given = Namespace(out=tmp_path, store="S", minutes=2, seeds=1, eval_every=9, pairs=None, pairs_sample=3, change=[])
+    given.recipes = speedrun.RECIPES
+    speedrun.pretrain(given, tmp_path)
+    assert {run: recipe.train.budget for run, recipe in loaded.items()} == dict.fromkeys(
+        ("modern_mini-0", "bert_mini-0"), ("minutes", 2)
+    )
+    given.recipes = ["pretrain/night"]
+    with pytest.raises(SettingsError, match=r"train\.minutes and phases do not go together"):
+        speedrun.pretrain(given, tmp_path)
 
 
 def test_a_refused_connection_counts_as_a_lost_request(monkeypatch: pytest.MonkeyPatch) -> None:
