@@ -268,11 +268,9 @@ def _print_pairs(every: list[dict[str, Any]], checkpoints: bool) -> None:
             print(f"step {each['step']:>9,}  {each['metrics']['accuracy']:5.1f}")
     mean, n, paradigms = results["metrics"], results["n"], results["paradigms"]
     print(f"{counted(n, 'pair')} in {counted(len(paradigms), 'paradigm')}; a coin gives 50.0")
-    for name, figures in paradigms.items():
+    terms = {f"{name}, mean": figures for name, figures in results["terms"].items()}
+    for name, figures in (*paradigms.items(), *terms.items(), ("mean of all paradigms", mean)):
         print(f"  {name:<56} {figures['accuracy']:5.1f}  ({figures['low']:.1f} to {figures['high']:.1f})")
-    for name, percent in results["terms"].items():
-        print(f"  {name + ', mean':<56} {percent:5.1f}")
-    print(f"  {'mean of all paradigms':<56} {mean['accuracy']:5.1f}  ({mean['low']:.1f} to {mean['high']:.1f})")
 
 
 def _print_figures(result: dict[str, Any], as_json: bool) -> None:

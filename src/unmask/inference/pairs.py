@@ -51,7 +51,8 @@ def evaluate_pairs(
 
     Returns:
         `{"task": "pairs", "n": pairs, "alike": how many are two equal sentences to it, "metrics": {"accuracy", "low",
-        "high"}, "terms": {name: percent}, "paradigms": {name: {"term", "accuracy", "low", "high"}}}`, in percent.
+        "high"}, "terms": {name: {"accuracy", "low", "high"}}, "paradigms": {name: {"term", "accuracy", "low",
+        "high"}}}`, in percent; `low` and `high` are the ends of 95 % intervals.
 
     Raises:
         ModelError: the model cannot say how likely a text is.

@@ -37,6 +37,10 @@ def test_checkpoints_end_with_the_model(whole: Path, pairs: Path, tmp_path: Path
     assert "Over the run" in shown
     assert "&lt;term&gt;" in shown
     assert "<term>" not in shown
+    term = checkpoints[-1]["terms"]["<term>"]
+    assert "mean {accuracy:.1f} ({low:.0f}–{high:.0f})".format(**term) in shown
+    printed = unmask("evaluate", whole, "--pairs", pairs).output
+    assert "  {:<56} {accuracy:5.1f}  ({low:.1f} to {high:.1f})\n".format("<term>, mean", **term) in printed
 
 
 def test_checkpoints_that_are_gone_are_left_out(

@@ -65,7 +65,7 @@ class PairScores:
             "n": len(right),
             "alike": int(self.alike.sum()),
             "metrics": _mean(shares.values()),
-            "terms": {term: _mean(shares[name] for name in names)["accuracy"] for term, names in by_term.items()},
+            "terms": {term: _mean(shares[name] for name in names) for term, names in by_term.items()},
             "paradigms": {each.name: {"term": each.term, **_mean([shares[each.name]])} for each in self.paradigms},
         }
 

@@ -52,7 +52,9 @@ def test_percentages_count_paradigms_alike() -> None:
         "number": "agreement",
         "island": "",
     }
-    assert found["terms"] == pytest.approx({"agreement": (75 + 20) / 2})
+    assert found["terms"].keys() == {"agreement"}
+    assert found["terms"]["agreement"] == score_pairs(GivenScores(), paradigms[:2]).figures()["metrics"]
+    assert found["terms"]["agreement"]["accuracy"] == pytest.approx((75 + 20) / 2)
     assert found["metrics"]["accuracy"] == pytest.approx((75 + 20 + 100) / 3)
     assert (found["n"], found["alike"]) == (15, 0)
 
