@@ -68,7 +68,10 @@ def test_a_language_model_comes_back_and_fills_no_masks(tmp_path: Path) -> None:
     for pooler in (True, False):
         started = load_encoder(tmp_path, pooler=pooler)
         assert (started.encoder.pooler, started.fresh) == (None, ())
-    edit_config(tmp_path, is_decoder=False)
+    edit_config(tmp_path, is_causal=False)
+    with pytest.raises(ModelError, match=r"is_causal is False; expected True .*BertLMHeadModel sees those before"):
+        load_model(tmp_path, CAUSAL)
+    edit_config(tmp_path, is_decoder=False, is_causal=None)
     with pytest.raises(ModelError, match=r"config\.json: is_decoder is False; expected true: a BertLMHeadModel"):
         load_model(tmp_path, CAUSAL)
 

@@ -202,6 +202,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_parameters": {"rope_theta": 1e4}},
         "expected a dictionary of full_attention and sliding",
     ),
+    "read from left to right": (
+        {"is_causal": True},
+        "is_causal is True; expected False or no such key: a token of a ModernBertModel sees those on both sides",
+    ),
     "no dictionary": ({"rope_parameters": {FULL: 1e4}}, "rope_parameters of full_attention is 10000.0"),
     "no window": ({"local_attention": 0}, "local_attention is 0: Input should be greater than or equal to 2"),
     "heads of an odd size": (

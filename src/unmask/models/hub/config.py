@@ -147,8 +147,15 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             f"{path}: is_decoder is {config.get('is_decoder')!r}; expected true: a {name} without it sees the tokens "
             "that it predicts"
         )
+    reads_on = causal or family.left_to_right
+    if config.get("is_causal") not in (None, reads_on):  # `transformers` would mask by it, whatever the class
+        seen = "before it alone" if reads_on else "on both sides"
+        raise ModelError(
+            f"{path}: is_causal is {config['is_causal']!r}; expected {reads_on} or no such key: a token of a {name} "
+            f"sees those {seen}"
+        )
     for key, (supported, meaning) in {**REFUSED, **its.refused}.items():
-        is_said_by_class = key == "is_decoder" and (causal or family.left_to_right)
+        is_said_by_class = key == "is_decoder" and reads_on
         if is_said_by_class or key in family.keys.values():
             continue
         if config.get(key, supported) != supported:

@@ -209,6 +209,7 @@ def test_a_weight_that_does_not_fit_is_named(pretrained: Path, edit: Edit, messa
         ({"model_type": "roberta"}, ["model_type", "roberta", "bert"]),
         ({"hidden_act": "gelu_fast"}, ["hidden_act", "gelu_fast", "gelu_new"]),
         ({"is_decoder": True}, ["is_decoder", "True"]),
+        ({"is_causal": True}, ["is_causal is True; expected False", "BertForPreTraining sees those on both sides"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),
         ({"tie_word_embeddings": False}, ["tie_word_embeddings"]),
         ({"hidden_size": 13}, ["hidden_size 13", "num_attention_heads 3"]),
