@@ -34,6 +34,7 @@ from unmask.io.paths import (
     holds_model,
     is_onnx,
     refuse_set_aside,
+    where_samples_are,
 )
 from unmask.io.progress import human_bytes, human_count, named
 from unmask.io.writing import UNFINISHED
@@ -73,7 +74,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     path = path if path.exists() else known_recipes().get(str(path), path)
     if not path.exists():
         refuse_set_aside(path, InputError)
-        raise InputError(f"{path}: no such file or directory")
+        raise InputError(f"{path}: no such file or directory{where_samples_are(path)}")
     for kind, (is_one, describe_one) in KINDS.items():
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}

@@ -101,6 +101,15 @@ def holds_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
+def where_samples_are(path: Path) -> str:
+    """The end of a message about a path that is not there, if it would be a sample encoder's; else nothing."""
+    if path.parts[-3:-1] != ("samples", "models"):
+        return ""
+    if there := sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}")):
+        return f"; the sample encoders are {' and '.join(there)}"
+    return "; the sample encoders are in the project's repository and not in an installation: run this there"
+
+
 def model_directory(path: str | Path) -> Path:
     """The model directory that `path` names: itself, or `model/` inside it if it is a run's directory.
 
@@ -121,10 +130,7 @@ def model_directory(path: str | Path) -> Path:
         if is_old_name or (re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and not path.parent.exists()):
             full = f"OWNER/{path}" if is_old_name else str(path)
             hint = f"; a model of the Hugging Face Hub is not fetched, but `hf download {full} --local-dir DIR` does so"
-        if path.parts[-3:-1] == ("samples", "models"):
-            hint = "; the sample encoders are in the project's repository and not in an installation: run this there"
-            if there := sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}")):
-                hint = f"; the sample encoders are {' and '.join(there)}"
+        hint = where_samples_are(path) or hint
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
     expected = "a model's directory, or a run's"
     if path.parent.name == CHECKPOINTS and path.name.startswith("step-"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from unmask.errors import ModelError
 from unmask.io.json_text import check_size, read_object
-from unmask.io.paths import refuse_link_out_of
+from unmask.io.paths import refuse_link_out_of, where_samples_are
 from unmask.tokenization.definition import Definition, Facts, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
@@ -103,7 +103,8 @@ def read_directory(path: Path) -> OpenedDirectory:
         ModelError: as in `load_tokenizer`.
     """
     if not path.exists():
-        raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt")
+        hint = where_samples_are(path)
+        raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt{hint}")
     if path.is_file() and path.suffix == ".json":
         raise ModelError(f"{path}: one file of a tokenizer: give its directory, {path.parent}")
     if path.is_file():

@@ -102,6 +102,28 @@ def test_a_bad_tokenizer_is_refused(unmask: Command, place: Path, given: str, me
     assert tree_of(place) == before
 
 
+NO_TOKENIZER = " does not exist: expected a directory with tokenizer.json or vocab.txt"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("info {}", ": no such file or directory"),
+        ("tokenizer report {} --text a.txt", NO_TOKENIZER),
+        ("tokenizer extend {} --words a.txt --out made", NO_TOKENIZER),
+        ("prepare a.txt --tokenizer {} --out made", NO_TOKENIZER),
+        ("evaluate {} --data a.txt", ": no such directory: expected a model's, or that of the run that made it"),
+    ],
+)
+def test_whoever_has_no_sample_encoders_reads_where_they_are(
+    unmask: Command, place: Path, command: str, message: str
+) -> None:
+    write_files({"a.txt": GOOD})
+    where = "; the sample encoders are in the project's repository and not in an installation: run this there\n"
+    check_refused(unmask(*command.format("samples/models/fr").split()), f"samples/models/fr{message}{where}")
+    assert tree_of(place).keys() == {"a.txt"}
+
+
 MODEL: Files = {"made/tokenizer.json": "{}", "made/model.safetensors": "x"}
 IN_THE_WAY: dict[str, tuple[Files, str, list[str], str]] = {
     "other things": ({"made/a": "x"}, "made", [], "made holds a, which is no part of a "),

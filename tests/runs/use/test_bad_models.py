@@ -53,9 +53,6 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "a model of the Hub, by its old name": ({"d.tsv": TSV}, "evaluate bert-base-uncased --data d.tsv",
         "bert-base-uncased: no such directory: expected a model's, or that of the run that made it; a model of the "
         "Hugging Face Hub is not fetched, but `hf download OWNER/bert-base-uncased --local-dir DIR` does so"),
-    "a sample encoder where there is none": ({"d.tsv": TSV}, "evaluate samples/models/fr --data d.tsv",
-        "samples/models/fr: no such directory: expected a model's, or that of the run that made it; the sample "
-        "encoders are in the project's repository and not in an installation: run this there"),
     "no path of the Hub": ({"d.tsv": TSV}, "evaluate ~/gone --data d.tsv",
         "~/gone: no such directory: expected a model's, or that of the run that made it\n"),
     "no model": ({"d.tsv": TSV}, "evaluate gone --data d.tsv", "gone: no such directory: expected a model's"),
