@@ -238,8 +238,8 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     """Suggests what was probably meant by a key or name, as the end of a message.
 
     A key known by that name in other programs comes first, then the same word at another place in the tree, with or
-    without its place here (`train.eval_every` for `eval.every`), then a similar word at the same place, then a similar
-    word anywhere, then all keys at the same place.
+    without its place here (`train.eval_every` for `eval.every`), then a similar word at the same place, then a very
+    similar word anywhere, then all keys at the same place.
     """
     place, _, leaf = name.rpartition(".")
     parent = ".".join(part for part in place.split(".") if not part.isdigit())  # elements of a list have the same keys
@@ -248,9 +248,8 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     inside = [key.rpartition(".")[2] for key in valid if key.rpartition(".")[0] == parent]
     beside = {key: f"{place}.{key}" if place else key for key in inside}
     anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}
-    similar = [
-        keys[match] for keys in (beside, anywhere) for match in difflib.get_close_matches(leaf, keys, n=1, cutoff=0.6)
-    ]
+    places = ((beside, 0.6), (anywhere, 0.8 if place else 0.6))
+    similar = [keys[match] for keys, cutoff in places for match in difflib.get_close_matches(leaf, keys, 1, cutoff)]
     meant = list(dict.fromkeys(theirs[:1] + (same + similar)[:1]))
     if meant:
         return f"; did you mean {' or '.join(meant)}?"

@@ -251,6 +251,8 @@ def test_the_nearest_name() -> None:
     assert nearest("front.tubless", valid) == "; did you mean front.tubeless?"
     assert nearest("rear.tubless", valid) == "; did you mean rear.tubeless?"
     assert nearest("completely.different", valid) == ""
+    assert nearest("front.spoken", ["front.size", "rear.pokes"]) == "; expected one of front.size"
+    assert nearest("front.pressures", ["front.size", "rear.pressure"]) == "; did you mean rear.pressure?"
     assert nearest("rear.3.tubless", valid) == "; did you mean rear.3.tubeless?"  # an element of a list
 
 
