@@ -69,10 +69,12 @@ class MaskedLMSettings(ObjectiveSettings):
     masked. `phases.*.causal_share` gives a phase its own (GPT-BERT, Charpentier and Samuel 2024)."""
 
     sentence_weight: float = Field(default=1.0, gt=0)
-    """The weight of the loss of `sentence_objective` beside that of the masked tokens."""
+    """The weight of the loss of `sentence_objective` beside that of the masked tokens (BERT, appendix A.2, adds the
+    two)."""
 
     boundary_weight: float = Field(default=1.0, gt=0)
-    """The weight of the loss of `span_boundary`."""
+    """The weight of the loss of `span_boundary` beside that of the masked tokens (SpanBERT, section 3.2, adds the
+    two)."""
 
     z_loss: float = Field(default=0.0, ge=0)
     """Weight of the squared logarithm of the softmax's denominator, which is added to the loss of each token and keeps
