@@ -134,6 +134,7 @@ _IN_WORDS = {
     "list_type": "expected a list",
     "too_short": "expected at least one, and there is none",
     "extra_forbidden": "no key of this address: /docs lists those that exist",
+    "none_required": "not done here: leave it out",
 }
 """What is wrong with a body, by pydantic's name for it."""
 

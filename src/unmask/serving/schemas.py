@@ -238,11 +238,16 @@ class OpenAIEmbeddings(Schema):
     user: str | None = None
 
 
+Direction = Literal["right", "Right"]
+"""Where a text that is too long is cut: at its end."""
+NoPrompt = Annotated[None, Field(description="models here have no prompts")]
+
+
 class TeiRequest(Schema):
     """text-embeddings-inference's; `model` is ours, for a server of several."""
 
     model: str | None = None
-    prompt_name: None = Field(default=None, description="models here have no prompts")
+    prompt_name: NoPrompt = None
 
 
 class EmbedRequest(TeiRequest):
@@ -251,8 +256,15 @@ class EmbedRequest(TeiRequest):
     inputs: Texts
     normalize: bool = True
     dimensions: int | None = Field(default=None, ge=1, lt=2**31, description="keep the first so many, then normalize")
-    truncation_direction: Literal["Right"] = "Right"
+    truncation_direction: Direction = "right"
     truncate: bool | None = Field(default=None, description="makes no difference: long texts are read in windows")
+
+
+class PredictParameters(Schema):
+    """Those of Hugging Face's client."""
+
+    top_k: int | None = Field(default=None, ge=1, lt=2**31, description="only so many labels, the likeliest")
+    function_to_apply: None = Field(default=None, description="scores are the probabilities that the model has learnt")
 
 
 class PredictRequest(TeiRequest):
@@ -260,9 +272,12 @@ class PredictRequest(TeiRequest):
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncation_direction: Literal["Right"] = "Right"
+    truncation_direction: Direction = "right"
     truncate: bool | None = Field(
         default=None, description="without it a text of which tokens would not be read is refused"
+    )
+    parameters: PredictParameters | None = Field(
+        default=None, description="Hugging Face's client sends it, and expects a list for each input, also of one"
     )
 
 
@@ -271,10 +286,17 @@ class SimilarInputs(Schema):
     sentences: Inputs[Text]
 
 
+class SimilarityParameters(Schema):
+    prompt_name: NoPrompt = None
+    truncation_direction: Direction = "right"
+    truncate: bool | None = Field(default=None, description="makes no difference: long texts are read in windows")
+
+
 class TeiSimilarityRequest(TeiRequest):
     """text-embeddings-inference's `/similarity`."""
 
     inputs: SimilarInputs
+    parameters: SimilarityParameters | None = None
 
 
 class TokenizeRequest(TeiRequest):

@@ -274,6 +274,29 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
     )
 
 
+def test_the_client_of_hugging_face(of_labels: str, labellers: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends `parameters`, and the direction in small letters."""
+    ask = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub").InferenceClient
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_OFFLINE", False
+    )  # of the tests, and it asks nothing of the Hub
+    texts = ["a dull paper", "a warm one"]
+    expected = embed(labellers["single"], texts)
+    options = {"normalize": True, "truncate": True, "truncation_direction": "right"}
+    told = ask(f"{of_labels}/embed").feature_extraction(texts, **options)
+    np.testing.assert_allclose(told, expected, atol=1e-6)
+    [cosine] = ask(f"{of_labels}/similarity").sentence_similarity(texts[0], texts[1:])
+    assert cosine == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
+    client = ask(f"{of_labels}/predict")
+    both = client.text_classification(texts[0])
+    assert {one.label for one in both} == {"n", "y"}
+    assert client.text_classification(texts[0], top_k=1) == both[:1]
+    from huggingface_hub.errors import HfHubHTTPError
+
+    with pytest.raises(HfHubHTTPError, match="not done here: leave it out"):
+        client.text_classification(texts[0], function_to_apply="sigmoid")
+
+
 @pytest.mark.parametrize("order", [("single", "pair"), ("pair", "single")])
 def test_predict_takes_the_first_model_that_reads_as_many_texts(order: Any, labellers: Directories) -> None:
     app = app_of(open_models([f"{name}={labellers[name]}" for name in order], "fp32"))
