@@ -21,12 +21,26 @@ from unmask.info import describe
 from unmask.io.paths import GENERATOR
 from unmask.models.hub.directory import load_encoder
 from unmask.serving.engine.asks import Unloadable
-from unmask.serving.engine.models import ServedModel, open_model
+from unmask.serving.engine.models import ServedModel, default_models, open_model
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
 
 GOOGLE = Path(__file__).parents[3] / "golden" / "tensorflow_checkpoint"
+
+
+def test_a_server_of_no_named_model_takes_the_samples_and_those_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not what else is in `runs`."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="name a model to serve"):
+        default_models()
+    for place in ("runs/demo/tweets/model", "runs/demo/encoder/model", "runs/mine/model", "samples/models/ko"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.json").write_text("{}")
+    (tmp_path / "runs/demo/store").mkdir()
+    assert default_models() == ["samples/models/ko", "runs/demo/encoder", "runs/demo/tweets"]
 
 
 def test_a_bert_of_google_is_looked_into_as_any_other() -> None:
