@@ -65,7 +65,7 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     reply = await service.compute(request, Ask(model.name, "predictions", (rows,)))
     if not body.truncate and (left_out := sum(reply.left_out)):
         raise Refused(422, f"{left_out:,} tokens would not be read: send shorter inputs, or truncate=true", "too_long")
-    most = body.parameters and body.parameters.top_k
+    most = None if body.parameters is None else body.parameters.top_k
     scored = [
         sorted(({"score": score, "label": label} for label, score in each["probabilities"].items()), key=_by_score)[
             :most

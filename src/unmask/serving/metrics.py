@@ -1,5 +1,5 @@
-"""What happens in a server, in Prometheus' text format: the names are those of text-embeddings-inference, so that
-dashboards made for it read ours. Here are the requests; `unmask.serving.engine.metrics` has what computes them."""
+"""What happens in a server, in Prometheus' text format: the names are those of text-embeddings-inference, the values
+of their labels ours. Here are the requests; `unmask.serving.engine.metrics` has what computes them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Engine:
             if isinstance(work, Reply):
                 end(reply, work)
                 return
-            self.metrics.read(time.monotonic() - started)
+            self.metrics.read(work.tokens, time.monotonic() - started)
             computed = self.batcher.submit(work)
         except Exception as error:
             end(reply, _passed_on(ask, error))

@@ -40,15 +40,17 @@ class BatchMetrics(Figures):
         super().__init__()
         self.queue_size: Callable[[], int] = lambda: 0
         self._reading = self.histogram("te_request_tokenization_duration", "seconds of reading a request", SECONDS)
+        self._length = self.histogram("te_request_input_length", "tokens of a request, of all its inputs", _TOKENS)
         self._queue = self.histogram("te_request_queue_duration", "seconds that a request waited", SECONDS)
         self._inference = self.histogram("te_request_inference_duration", "seconds of computing a batch", SECONDS)
         self._size = self.histogram("te_batch_next_size", "requests in a batch", _SIZES)
         self._tokens = self.histogram("te_batch_next_tokens", "tokens in a batch", _TOKENS)
         Gauge("te_queue_size", "requests that wait", registry=self.registry).set_function(lambda: self.queue_size())
 
-    def read(self, took_s: float) -> None:
+    def read(self, tokens: int, took_s: float) -> None:
         """The inputs of a request were tokenized."""
         self._reading.observe(took_s)
+        self._length.observe(tokens)
 
     def queued(self, took_s: float) -> None:
         """A request was taken from the queue."""
