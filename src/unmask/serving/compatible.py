@@ -10,13 +10,21 @@ import numpy as np
 from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
-from unmask.serving.endpoints import FAILURES, example, service_of
+from unmask.serving.endpoints import FAILURES, example, examples, service_of
 from unmask.serving.engine.asks import Ask, ModelFacts, Refused, Reply
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
 from unmask.serving.service import Service
 from unmask.tasks.kinds import labelling_endpoints
 
 router = APIRouter(responses=FAILURES)
+
+
+def answering(path: str) -> tuple[str, ...]:
+    """A model that has one of these endpoints can answer at this address; none if the address is not one of these."""
+    if path == "/predict":
+        return labelling_endpoints()
+    uses = {**dict.fromkeys(("/v1/embeddings", "/embed", "/similarity"), "features"), "/tokenize": "tokenize"}
+    return (uses[path],) if path in uses else ()
 
 
 async def _vectors(
@@ -54,8 +62,11 @@ async def embed(request: Request, body: Annotated[EmbedRequest, example(inputs=[
     return listed
 
 
+_TEXTS = {"inputs": "a fine film"}, {"inputs": ["A man plays.", "Nobody plays."]}
+
+
 @router.post("/predict", summary="Labels with scores, as text-embeddings-inference gives them")
-async def predict(request: Request, body: Annotated[PredictRequest, example(inputs="a fine film")]) -> list[Any]:
+async def predict(request: Request, body: Annotated[PredictRequest, examples(*_TEXTS)]) -> list[Any]:
     service = service_of(request)
     is_batch = not isinstance(body.inputs, str) and any(isinstance(each, list) for each in body.inputs)
     given: list[Any] = list(body.inputs) if is_batch else [body.inputs]
@@ -66,12 +77,7 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     if not body.truncate and (left_out := sum(reply.left_out)):
         raise Refused(422, f"{left_out:,} tokens would not be read: send shorter inputs, or truncate=true", "too_long")
     most = None if body.parameters is None else body.parameters.top_k
-    scored = [
-        sorted(({"score": score, "label": label} for label, score in each["probabilities"].items()), key=_by_score)[
-            :most
-        ]
-        for each in reply.result
-    ]
+    scored = [_likeliest(each["probabilities"], most) for each in reply.result]
     return scored if is_batch or body.parameters is not None else scored[0]
 
 
@@ -97,8 +103,9 @@ def _check_texts(model: ModelFacts, rows: list[dict[str, str]]) -> None:
         raise Refused(422, what)
 
 
-def _by_score(scored: dict[str, Any]) -> float:
-    return -float(scored["score"])
+def _likeliest(probabilities: dict[str, float], most: int | None) -> list[dict[str, Any]]:
+    ranked = sorted(probabilities.items(), key=lambda each: -each[1])
+    return [{"score": score, "label": label} for label, score in ranked[:most]]
 
 
 def _fields(texts: list[str]) -> dict[str, str]:

@@ -75,19 +75,25 @@ def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
 
 
 for _facts in FACTS.values():
+    _examples = {f"example {number}": {"value": {"inputs": [each]}} for number, each in enumerate(_facts.examples, 1)}
     router.add_api_route(
         f"/{{name}}/{_facts.endpoint}",
         _task_endpoint(_facts.endpoint),
         methods=["POST"],
         summary=_facts.summary,
         name=_facts.endpoint,
-        openapi_extra={"requestBody": {"content": {"application/json": {"example": {"inputs": [_facts.example]}}}}},
+        openapi_extra={"requestBody": {"content": {"application/json": {"examples": _examples}}}},
     )
 
 
+def examples(*bodies: dict[str, Any]) -> Any:
+    """Bodies for /docs, which shows the last one for a model that reads pairs, and else the first."""
+    return Body(examples=list(bodies))
+
+
 def example(**body: Any) -> Any:
-    """A body to show at /docs."""
-    return Body(examples=[body])
+    """A body for /docs."""
+    return examples(body)
 
 
 @router.post("/{name}/fill-mask", summary="The likeliest tokens for each [MASK], special ones left out")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from unmask.serving.endpoints import FAILURES, ask, example
+from unmask.serving.endpoints import FAILURES, ask, example, examples
 from unmask.serving.schemas import OneInput, Schema, Targets, Text
 
 router = APIRouter(prefix="/v1/models", responses=FAILURES)
@@ -39,6 +39,9 @@ class SpansRequest(Schema):
     context: Text
 
 
+_WORDS = {"input": "a fine film"}, {"input": {"text_a": "A man plays.", "text_b": "Nobody plays."}}
+
+
 @router.post("/{name}/attention", summary="How much each token attends to each, by layer and head")
 async def attention(request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]) -> Any:
     return await _look(request, name, "attention", "attention", body.text)
@@ -52,9 +55,7 @@ async def layers(
 
 
 @router.post("/{name}/words", summary="Which tokens the label of a text rests on")
-async def words(
-    request: Request, name: str, body: Annotated[WordsRequest, example(input="a gripping , beautifully acted film")]
-) -> Any:
+async def words(request: Request, name: str, body: Annotated[WordsRequest, examples(*_WORDS)]) -> Any:
     return await _look(request, name, "words", "words", body.input, body.method)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from unmask.reports.layout import render, style_sheet
+from unmask.serving.compatible import answering
 from unmask.serving.engine.asks import ModelFacts
 
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -61,41 +62,51 @@ def _add_file(app: FastAPI, name: str, content: bytes) -> None:
         return Response(content, media_type=_KINDS[Path(name).suffix])
 
 
+_MODEL = "/v1/models/{name}"
+
+
 def describe_endpoints(
     schema: Mapping[str, Any], models: Mapping[str, ModelFacts]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """What an OpenAPI schema lists, for the page: the endpoints of a model that some model here has, and the rest."""
+    """What an OpenAPI schema lists, for the page: the addresses that some model here answers at, with an example for
+    each of these models."""
     groups: dict[str, list[dict[str, Any]]] = {
         "Uses of a model": [],
         "As other servers are asked": [],
         "The server": [],
     }
     for path, methods in schema["paths"].items():
-        for method, operation in methods.items():
-            use = path.removeprefix("/v1/models/{name}").strip("/")
-            is_use = path.startswith("/v1/models/{name}")
-            names = [name for name, model in models.items() if not use or use in model.endpoints] if is_use else []
-            if is_use and not names:
-                continue
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            body = _example(content)
-            group = "Uses of a model" if use and is_use else "The server"
-            if not is_use and body is not None:
-                group = "As other servers are asked"
+        use = path.removeprefix(_MODEL).strip("/") if path.startswith(_MODEL) else ""
+        wanted = {use} if use else {*answering(path)}
+        fitting = [model for model in models.values() if not wanted or not wanted.isdisjoint(model.endpoints)]
+        group = "Uses of a model" if use else "As other servers are asked" if wanted else "The server"
+        for method, operation in methods.items() if fitting else ():
+            examples = _examples(operation.get("requestBody", {}).get("content", {}).get("application/json", {}))
             groups[group].append(
                 {
                     "method": method.upper(),
                     "path": path,
                     "summary": operation.get("summary", ""),
-                    "names": names,
-                    "body": "" if body is None else json.dumps(body, ensure_ascii=False),
+                    "has_name": path.startswith(_MODEL),
+                    "bodies": {model.name: _fitted(examples, model) for model in fitting},
                 }
             )
     return [(name, addresses) for name, addresses in groups.items() if addresses]
 
 
-def _example(content: Mapping[str, Any]) -> Any:
-    """The example of a body, or None if there is no body."""
-    if "example" in content or not content:
-        return content.get("example")
-    return content["schema"]["examples"][0]
+def _examples(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those of a body; none if there is no body."""
+    if "examples" in content:
+        return [each["value"] for each in content["examples"].values()]
+    found: list[dict[str, Any]] = content["schema"]["examples"] if content else []
+    return found
+
+
+def _fitted(examples: Sequence[dict[str, Any]], model: ModelFacts) -> str:
+    """The example that a model can answer: a pair where it reads pairs, with its name and its mask; "" of none."""
+    if not examples:
+        return ""
+    body = examples[-1 if len(next(iter(model.description.get("columns", [])), ())) == 2 else 0]
+    named = {**body, "model": model.name} if "model" in body else body
+    mask = json.dumps(model.description.get("mask_token", "[MASK]"), ensure_ascii=False)[1:-1]
+    return json.dumps(named, ensure_ascii=False).replace("[MASK]", mask)

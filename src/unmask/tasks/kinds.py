@@ -13,7 +13,7 @@ class KindFacts(NamedTuple):
     Attributes:
         endpoint: of the server.
         summary: what the endpoint answers.
-        example: an input of a request.
+        examples: inputs of a request; where texts are read a text, then a pair.
         hub_task: the Hub's `pipeline_tag`.
         group_columns: those of a table by which rows belong together when it is split; the first that exists is used.
         needed_columns: those that are read where a plain text is not enough.
@@ -26,7 +26,7 @@ class KindFacts(NamedTuple):
 
     endpoint: str
     summary: str
-    example: str | dict[str, Any]
+    examples: tuple[str | dict[str, Any], ...]
     hub_task: str
     group_columns: tuple[str, ...]
     needed_columns: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ FACTS: dict[TaskKind, KindFacts] = {
     "classification": KindFacts(
         endpoint="classify",
         summary="Labels of texts, or of pairs",
-        example="a gripping , beautifully acted film",
+        examples=("a gripping , beautifully acted film", {"text_a": "A man plays.", "text_b": "Nobody plays."}),
         hub_task="text-classification",
         group_columns=("premise", "sentence1", "text_a", "sentence", "document", "text"),
         decision=("label", "labels"),
@@ -49,7 +49,7 @@ FACTS: dict[TaskKind, KindFacts] = {
     "regression": KindFacts(
         endpoint="regress",
         summary="A number for a text, or a pair",
-        example={"text_a": "A man plays a guitar.", "text_b": "A man plays."},
+        examples=("a fine film", {"text_a": "A man plays a guitar.", "text_b": "A man plays."}),
         hub_task="text-classification",
         group_columns=("sentence1", "text_a", "sentence", "text"),
         is_number=True,
@@ -57,7 +57,7 @@ FACTS: dict[TaskKind, KindFacts] = {
     "qa": KindFacts(
         endpoint="answer",
         summary="Answers to questions in passages",
-        example={"question": "Who wrote it?", "context": "The book was written by Ada in London."},
+        examples=({"question": "Who wrote it?", "context": "The book was written by Ada in London."},),
         hub_task="question-answering",
         group_columns=("title", "context"),
         needed_columns=("question", "context"),
@@ -66,7 +66,7 @@ FACTS: dict[TaskKind, KindFacts] = {
     "choice": KindFacts(
         endpoint="choose",
         summary="The best of some choices",
-        example={"context": "She opened the door and", "choices": ["left.", "seven."]},
+        examples=({"context": "She opened the door and", "choices": ["left.", "seven."]},),
         hub_task="multiple-choice",
         group_columns=("article", "context"),
         needed_columns=("context", "choices"),
@@ -76,7 +76,7 @@ FACTS: dict[TaskKind, KindFacts] = {
     "tagging": KindFacts(
         endpoint="tag",
         summary="Entities, with their characters in the text",
-        example={"text": "Anna works in Berlin."},
+        examples=({"text": "Anna works in Berlin."},),
         hub_task="token-classification",
         group_columns=("document", "tokens", "text"),
         own_way="`unmask` tags words or characters, and a pipeline tokens",

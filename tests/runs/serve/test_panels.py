@@ -10,7 +10,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from support.serving import OUTSIDE
+from support.serving import OUTSIDE, expect_value
 
 PANELS = {
     "fill": "Text",
@@ -215,4 +215,19 @@ def test_axe_finds_nothing_serious_beside_the_panels(
         page.goto(place)
         page.locator(awaited).first.wait_for()
         assert serious(axe, page) == []
+    page.close()
+
+
+def test_a_model_that_is_chosen_brings_its_example(of_masks: str, browser: Any) -> None:
+    """What was written is kept."""
+    page = browser.new_page()
+    page.goto(f"{of_masks}/docs")
+    form = page.locator("form[data-path$=fill-mask]")
+    name, body = form.locator("select"), form.locator("textarea")
+    for model, mask in (("run", "[MASK]"), ("roberta", "<mask>")):
+        name.select_option(model)
+        expect_value(body, f'{{"inputs": ["The sky is {mask} ."], "top_k": 3}}')
+    body.fill("mine")
+    name.select_option("run")
+    expect_value(body, "mine")
     page.close()

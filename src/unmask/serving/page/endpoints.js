@@ -1,7 +1,14 @@
-// Sends a form's request to the server that the page came from, and shows the answer below it.
+// Sends a form's request to the server that the page came from, and shows the answer below it. A model that is chosen
+// brings its example, where the one before is unchanged.
 import { send } from "./api.js";
 
 for (const form of document.forms) {
+  const { name, body } = form.elements;
+  let example = body?.value;
+  name?.addEventListener("change", () => {
+    const its = name.selectedOptions[0].dataset.body;
+    if (body?.value === example) example = body.value = its;
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const shown = form.nextElementSibling;
