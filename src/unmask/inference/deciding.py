@@ -11,9 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from unmask.errors import SettingsError
+from unmask.io.rows import Row
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.text.calibration import sureness
+from unmask.tasks.text.classification import Classification
+from unmask.tasks.text.examples import choose_columns
 
 logger = logging.getLogger("unmask")
 
@@ -84,6 +87,19 @@ class Deciding:
         if num_abstained:
             of_all = f"{num_abstained:,} of {num_predictions:,} inputs"
             logger.warning("the model abstained on %s, being under %g certain", of_all, self.abstain_below)
+
+    def for_table(self, predictions: Iterable[dict[str, Any]], task: Task[Any]) -> Iterator[dict[str, Any]]:
+        """The same for a table, which is filled in where the least certain are chosen: what was decided is then called
+        `predicted`, and the column of a classifier's label is there, empty where the input has none, so that no guess
+        is learnt as a label. Of several labels an empty cell would say that there are none."""
+        decision = FACTS[task.kind].decision if self.most_uncertain is not None else ()
+        for prediction in self(predictions, task):
+            renamed = {"predicted" if name in decision else name: value for name, value in prediction.items()}
+            if decision and isinstance(task, Classification):
+                row = Row(prediction["input"], "")
+                label = choose_columns(task.files.layouts, row).label
+                renamed["input"] = {**row.fields, **({} if label in row else {label: ""})}
+            yield renamed
 
 
 ALWAYS = Deciding()

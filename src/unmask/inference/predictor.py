@@ -371,12 +371,12 @@ def write_predictions(
         )
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
-    total = None
+    total, decided = None, deciding.for_table if out.suffix == ".csv" else deciding
     if as_files(path).can_be_read_again:
         total = _survey(predictor, _rows(predictor, path, columns, format), out.suffix)
     with Progress("predicting", total, unit="inputs") as progress, writing(out, overwrite) as file:
         answers = predictor(_rows(predictor, path, columns, format), progress.advance)
-        for line in answer_lines(deciding(answers, predictor.task), out.suffix):
+        for line in answer_lines(decided(answers, predictor.task), out.suffix):
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
     return out

@@ -79,6 +79,20 @@ def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, t
     assert "Name yours with --column text_a=... and --column text_b=..." in errors
 
 
+def test_what_is_not_labelled_next_is_refused_in_training(unmask: Command, place: Path, task_models: Any) -> None:
+    """And no guess is learnt in its place."""
+    (place / "t.csv").write_text("text\na warm paper\na dull one\n", "utf-8")
+    words = ("predict", task_models.runs / "classification", "t.csv", "--most-uncertain", 2, "--out", "next.csv")
+    assert succeeded(unmask(*words)) == "next.csv\n"
+    header, *rows = (place / "next.csv").read_text("utf-8-sig").splitlines()
+    assert header == "text,label,predicted,score,probabilities.n,probabilities.y,certainty"
+    (place / "next.csv").write_text("\n".join([header, rows[0].replace(",,", ",y,"), rows[1]]), "utf-8")
+    training = task_models.words("classification", "next.csv")
+    code, _, errors = unmask("finetune", "finetune/classification", *training, "--out", "run")
+    assert code == 2
+    assert "next.csv:3: the column 'label' is empty: fill it in, or take the row out" in errors
+
+
 @pytest.mark.parametrize(
     ("words", "num_lines", "message"),
     [

@@ -56,6 +56,27 @@ def test_the_least_certain_come_first_and_of_equals_the_earlier() -> None:
     assert len(list(Deciding(most_uncertain=9)(given, CLASSIFICATION))) == 5
 
 
+def test_in_a_table_to_label_next_no_guess_stands_under_a_column_of_labels() -> None:
+    chosen, given = Deciding(most_uncertain=1), [label(0.6, input={"text": "it"})]
+    [row] = chosen.for_table(given, CLASSIFICATION)
+    assert list(row.items())[:2] == [("predicted", "a"), ("score", 0.6)]
+    assert row["input"] == {"text": "it", "label": ""}
+    [row] = chosen.for_table([label(0.6, input={"text": "it", "label": "b"})], CLASSIFICATION)
+    assert row["input"] == {"text": "it", "label": "b"}, "which somebody has filled in"
+    named = open_task(CLASSIFICATION.settings, ColumnSettings(text="review", label="stars"), lenient=True)
+    given = [label(0.6, input={name: "it"}) for name in ("review", "text")]
+    rows = Deciding(most_uncertain=2).for_table(given, named)
+    assert [set(row["input"]) for row in rows] == [{"review", "stars"}, {"text", "label"}]
+    several = {"labels": ["a"], "probabilities": {"a": 0.9}, "input": {"text": "it"}}
+    task = open_task(TaskSettings(name="classification", multi_label=True), ColumnSettings())
+    [row] = chosen.for_table([several], task)
+    assert (row["predicted"], row["input"]) == (["a"], {"text": "it"}), "where an empty cell would be an answer"
+    choice = {"choice": 0, "probabilities": [0.5, 0.5], "input": {"context": "it"}}
+    [row] = chosen.for_table([choice], CHOICE)
+    assert (row["predicted"], row["input"], "choice" in row) == (0, {"context": "it"}, False)
+    assert list(Deciding().for_table(given, CLASSIFICATION)) == given
+
+
 def test_what_does_not_apply_is_refused() -> None:
     for wrong in ({"abstain_below": 0.0}, {"abstain_below": 1.5}, {"most_uncertain": 0}):
         with pytest.raises(SettingsError, match="expected"):
