@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
-from unmask.io.paths import MANIFEST
+from unmask.io.paths import MANIFEST, where_samples_are
 from unmask.io.reading import COMPRESSIONS, check_library, split_suffixes
 
 FORMAT_OF_SUFFIX: dict[str, str] = {
@@ -100,7 +100,8 @@ def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterab
     if not glob.has_magic(str(path)):
         alike = (there for there in path.parent.glob("*") if _composed(there.name) == _composed(path.name))
         hint = "".join(f" (there is {there.name!a}, which looks the same: name it by a glob)" for there in alike)
-        raise InputError(f"{path}: no such file or folder{hint}: expected one, or a glob, of {known_suffixes()}")
+        expected = f"expected one, or a glob, of {known_suffixes()}{where_samples_are(path)}"
+        raise InputError(f"{path}: no such file or folder{hint}: {expected}")
     files = []
     for match in map(Path, glob.glob(str(path), recursive=True)):
         if match.is_dir():

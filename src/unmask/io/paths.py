@@ -102,12 +102,13 @@ def holds_model(path: Path) -> bool:
 
 
 def where_samples_are(path: Path) -> str:
-    """The end of a message about a path that is not there, if it would be a sample encoder's; else nothing."""
-    if path.parts[-3:-1] != ("samples", "models"):
-        return ""
-    if there := sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}")):
+    """The end of a message about a path that is not there, if it would be one of the samples; else nothing."""
+    there = sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}"))
+    if there and path.parts[-3:-1] == ("samples", "models"):
         return f"; the sample encoders are {' and '.join(there)}"
-    return "; the sample encoders are in the project's repository and not in an installation: run this there"
+    if re.search("(^|/)samples/(models|pairs|tasks|text)/", path.as_posix()) and not path.parent.exists():
+        return "; the samples are in the project's repository and not in an installation: run this there"
+    return ""
 
 
 def model_directory(path: str | Path) -> Path:

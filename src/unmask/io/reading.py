@@ -23,6 +23,7 @@ import zstandard
 
 from unmask.errors import InputError
 from unmask.io.encodings import PieceReader, as_utf8
+from unmask.io.paths import where_samples_are
 
 BUFFER_BYTES = 256 * 1024
 
@@ -141,7 +142,7 @@ def open_input(path: Path, encoding: str = "utf-8") -> Iterator[IO[bytes]]:
     except DamagedData as error:
         raise InputError(f"{path}: {describe_damage(error)}") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}{where_samples_are(path)}") from error
 
 
 def describe_damage(error: DamagedData) -> str:

@@ -113,14 +113,16 @@ NO_TOKENIZER = " does not exist: expected a directory with tokenizer.json or voc
         ("tokenizer extend {} --words a.txt --out made", NO_TOKENIZER),
         ("prepare a.txt --tokenizer {} --out made", NO_TOKENIZER),
         ("evaluate {} --data a.txt", ": no such directory: expected a model's, or that of the run that made it"),
+        ("tokenizer train {} --out made", ": no such file or folder: expected one, or a glob, of .txt, .md, .jsonl, "),
+        ("split {}.csv --task classification --out made", ".csv: cannot be read: No such file or directory"),
     ],
 )
-def test_whoever_has_no_sample_encoders_reads_where_they_are(
-    unmask: Command, place: Path, command: str, message: str
-) -> None:
+def test_whoever_has_no_samples_reads_where_they_are(unmask: Command, place: Path, command: str, message: str) -> None:
     write_files({"a.txt": GOOD})
-    where = "; the sample encoders are in the project's repository and not in an installation: run this there\n"
-    check_refused(unmask(*command.format("samples/models/fr").split()), f"samples/models/fr{message}{where}")
+    where = "; the samples are in the project's repository and not in an installation: run this there\n"
+    result = unmask(*command.format("samples/models/fr").split())
+    check_refused(result, f"samples/models/fr{message}")
+    assert result.errors.endswith(where)
     assert tree_of(place).keys() == {"a.txt"}
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.paths import where_samples_are
 from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, RowFaults
@@ -120,7 +121,7 @@ def _report_equal(pairs: Sequence[_OfParadigm]) -> None:
 
 def _files(path: Path) -> list[Path]:
     if not path.exists():
-        raise InputError(f"{path}: there is no such file or folder: expected minimal pairs")
+        raise InputError(f"{path}: there is no such file or folder: expected minimal pairs{where_samples_are(path)}")
     if not path.is_dir():
         if split_suffixes(path)[0] not in _KINDS:
             raise InputError(f"{path}: unknown kind of file for minimal pairs: expected {', '.join(_KINDS)}")
