@@ -78,6 +78,8 @@ def unmask(*words: str) -> str:
 def pretrain(given: Namespace, data: Path) -> None:
     recipes = [(recipe, settings) for recipe, *settings in map(str.split, given.recipes)]
     sides = {Path(recipe).stem: (recipe, settings) for recipe, settings in recipes}
+    if len(sides) < len(recipes):
+        raise SystemExit("--recipes names one twice: expected each once; --change NAME=KEY=VALUE changes the first")
     for change in given.change:
         name, _, setting = change.partition("=")
         if "=" not in setting or name in sides:

@@ -229,6 +229,8 @@ KEYS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mask_prob", "masking_prob", "mask_probability", "masked_lm_prob"), "target_prob"),
     **dict.fromkeys(("mlm_prob", "mlm_probability"), "target_prob"),
     "lr": "learning_rate",
+    "warmup_proportion": "warmup_ratio",
+    "seq_length": "max_length",
     **dict.fromkeys(("entities", "spans"), "tags"),
 }
 """The last part of a key as other programs call it -> what it is called here."""
@@ -237,9 +239,8 @@ KEYS_ELSEWHERE: dict[str, str] = {
 def nearest(name: str, valid: Sequence[str]) -> str:
     """Suggests what was probably meant by a key or name, as the end of a message.
 
-    A key known by that name in other programs comes first, then the same word at another place in the tree, with or
-    without its place here (`train.eval_every` for `eval.every`), then a similar word at the same place, then a very
-    similar word anywhere, then all keys at the same place.
+    In this order: a key known by that name in other programs, the same word elsewhere, with or without its place here
+    (`train.eval_every` for `eval.every`), one like it here, a longer or very similar one elsewhere, all keys here.
     """
     place, _, leaf = name.rpartition(".")
     parent = ".".join(part for part in place.split(".") if not part.isdigit())  # elements of a list have the same keys
@@ -249,8 +250,9 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     beside = {key: f"{place}.{key}" if place else key for key in inside}
     anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}
     places = ((beside, 0.6), (anywhere, 0.8 if place else 0.6))
-    similar = [keys[match] for keys, cutoff in places for match in difflib.get_close_matches(leaf, keys, 1, cutoff)]
-    meant = list(dict.fromkeys(theirs[:1] + (same + similar)[:1]))
+    similar = [[keys[match] for match in difflib.get_close_matches(leaf, keys, 1, cutoff)] for keys, cutoff in places]
+    longer = [key for key in valid if {*leaf.split("_")} <= {*key.rpartition(".")[2].split("_")}]
+    meant = list(dict.fromkeys(theirs[:1] + (same + similar[0] + longer + similar[1])[:1]))
     if meant:
         return f"; did you mean {' or '.join(meant)}?"
     return f"; expected one of {', '.join(beside.values())}" if beside else ""

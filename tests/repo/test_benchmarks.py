@@ -71,6 +71,9 @@ def test_the_speedrun_trains_what_its_recipes_say(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(speedrun, "unmask", load)
     given = Namespace(out=tmp_path, store="S", minutes=2, seeds=1, eval_every=9, pairs=None, pairs_sample=3, change=[])
+    given.recipes = [*speedrun.RECIPES, "pretrain/modern_mini optimizer.name=adamw"]
+    with pytest.raises(SystemExit, match="--recipes names one twice"):
+        speedrun.pretrain(given, tmp_path)
     given.recipes = speedrun.RECIPES
     speedrun.pretrain(given, tmp_path)
     assert {run: recipe.train.budget for run, recipe in loaded.items()} == dict.fromkeys(

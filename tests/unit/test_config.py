@@ -252,6 +252,7 @@ def test_the_nearest_name() -> None:
     assert nearest("rear.tubless", valid) == "; did you mean rear.tubeless?"
     assert nearest("completely.different", valid) == ""
     assert nearest("front.spoken", ["front.size", "rear.pokes"]) == "; expected one of front.size"
+    assert nearest("front.warmup", ["front.size", "rear.warmup_steps"]) == "; did you mean rear.warmup_steps?"
     assert nearest("front.pressures", ["front.size", "rear.pressure"]) == "; did you mean rear.pressure?"
     assert nearest("rear.3.tubless", valid) == "; did you mean rear.3.tubeless?"  # an element of a list
 

@@ -91,15 +91,18 @@ class Deciding:
     def for_table(self, predictions: Iterable[dict[str, Any]], task: Task[Any]) -> Iterator[dict[str, Any]]:
         """The same for a table, which is filled in where the least certain are chosen: what was decided is then called
         `predicted`, and the column of a classifier's label is there, empty where the input has none, so that no guess
-        is learnt as a label. Of several labels an empty cell would say that there are none."""
+        is learnt as a label; what else is called like it is `predicted.NAME`. Of several labels an empty cell would say
+        that there are none."""
         decision = FACTS[task.kind].decision if self.most_uncertain is not None else ()
         for prediction in self(predictions, task):
-            renamed = {"predicted" if name in decision else name: value for name, value in prediction.items()}
+            answer = {"predicted" if name in decision else name: value for name, value in prediction.items()}
             if decision and isinstance(task, Classification):
-                row = Row(prediction["input"], "")
+                row = Row(answer.pop("input"), "")
                 label = choose_columns(task.files.layouts, row).label
-                renamed["input"] = {**row.fields, **({} if label in row else {label: ""})}
-            yield renamed
+                fields = {**row.fields, **({} if label in row else {label: ""})}
+                named = {f"predicted.{name}" if name == label else name: value for name, value in answer.items()}
+                answer = {**named, "input": fields}
+            yield answer
 
 
 ALWAYS = Deciding()

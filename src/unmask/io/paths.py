@@ -106,7 +106,8 @@ def where_samples_are(path: Path) -> str:
     there = sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}"))
     if there and path.parts[-3:-1] == ("samples", "models"):
         return f"; the sample encoders are {' and '.join(there)}"
-    if re.search("(^|/)samples/(models|pairs|tasks|text)/", path.as_posix()) and not path.parent.exists():
+    found = re.match("((?:.*/)?samples)/(models|pairs|tasks|text)/", path.as_posix())
+    if found and not os.path.exists(found[1]):
         return "; the samples are in the project's repository and not in an installation: run this there"
     return ""
 

@@ -67,6 +67,9 @@ def test_in_a_table_to_label_next_no_guess_stands_under_a_column_of_labels() -> 
     given = [label(0.6, input={name: "it"}) for name in ("review", "text")]
     rows = Deciding(most_uncertain=2).for_table(given, named)
     assert [set(row["input"]) for row in rows] == [{"review", "stars"}, {"text", "label"}]
+    named = open_task(CLASSIFICATION.settings, ColumnSettings(text="text", label="score"), lenient=True)
+    [row] = chosen.for_table([label(0.6, input={"text": "it"})], named)
+    assert (row["predicted.score"], "score" in row, row["input"]) == (0.6, False, {"text": "it", "score": ""})
     several = {"labels": ["a"], "probabilities": {"a": 0.9}, "input": {"text": "it"}}
     task = open_task(TaskSettings(name="classification", multi_label=True), ColumnSettings())
     [row] = chosen.for_table([several], task)

@@ -148,10 +148,10 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             "that it predicts"
         )
     reads_on = causal or family.left_to_right
-    if config.get("is_causal") not in (None, reads_on):  # `transformers` would mask by it, whatever the class
-        seen = "before it alone" if reads_on else "on both sides"
+    if not family.left_to_right and config.get("is_causal") not in (None, causal):  # `transformers` masks by it
+        seen = "before it alone" if causal else "on both sides"
         raise ModelError(
-            f"{path}: is_causal is {config['is_causal']!r}; expected {reads_on} or no such key: a token of a {name} "
+            f"{path}: is_causal is {config['is_causal']!r}; expected {causal} or no such key: a token of a {name} "
             f"sees those {seen}"
         )
     for key, (supported, meaning) in {**REFUSED, **its.refused}.items():

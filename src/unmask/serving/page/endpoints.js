@@ -7,7 +7,7 @@ for (const form of document.forms) {
   let example = body?.value;
   name?.addEventListener("change", () => {
     const its = name.selectedOptions[0].dataset.body;
-    if (body?.value === example) example = body.value = its;
+    if (body && body.value === example) example = body.value = its;
   });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
