@@ -277,9 +277,8 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
 def test_the_client_of_hugging_face(of_labels: str, labellers: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends `parameters`, and the direction in small letters."""
     ask = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub").InferenceClient
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HF_HUB_OFFLINE", False
-    )  # of the tests, and it asks nothing of the Hub
+    # Tests forbid all of its requests; these go to our server alone.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     texts = ["a dull paper", "a warm one"]
     expected = embed(labellers["single"], texts)
     options = {"normalize": True, "truncate": True, "truncation_direction": "right"}
