@@ -66,9 +66,11 @@ def _bounds_of_composed(text: str) -> Iterator[tuple[int, int]]:
         if end < len(text) and is_mark(text[end]) and not text[end - 1].isspace():
             continue
         composed = normalized("NFC", text[start:end])
-        if composed != text[start:end]:
+        if composed.isspace():  # first: U+2000 and U+2001 compose to other blanks
+            pass
+        elif composed != text[start:end]:
             yield from [(start, end)] * len(composed)
-        elif not composed.isspace():
+        else:
             yield from ((place, place + 1) for place in range(start, end))
         start = end
 

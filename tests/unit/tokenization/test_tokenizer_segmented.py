@@ -56,11 +56,12 @@ def test_a_decomposed_text_is_segmented_as_the_composed_one() -> None:
 
 @given(
     text=st.text(
-        st.sampled_from("나는학교에갔다했어요할게 ㅋ0aZ.,!“\n\t\u3000각ᄒᆞᆫ😀e\u0301\u0340\u1100\u1161\u11ab"),
+        st.sampled_from("나는학교에갔다했어요할게 ㅋ0aZ.,!“\n\t\u2000\u3000각ᄒᆞᆫ😀e\u0301\u0340\u1100\u1161\u11ab"),
         max_size=40,
     )
 )
 @example(text=" 국민은 [MASK]에\u3000 갔습니다.[SEP] ")
+@example(text="나는\u2000학교 a\u2001b")  # blanks that compose to others
 def test_places_are_those_of_what_each_token_stands_for(text: str) -> None:
     (aligned,) = align(SEGMENTED, [text])
     assert [aligned.ids] == SEGMENTED.encode_batch([text], specials_in_text=True)
