@@ -6,7 +6,7 @@ A pre-training run is judged by its figures, its weights and its store; a fine-t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ PLATEAU_FALL_NATS = 0.1
 NEARLY_ALIKE = 0.999
 """The mean cosine of vectors from which on they have collapsed: sound masked language models stay below
 0.98, diverged ones reach 0.9999."""
+
+_ANOTHER_TRY = "try another seed, a lower optimizer.learning_rate, a longer warm-up, or more epochs"
 
 
 def check_run(run: Path) -> list[Finding]:
@@ -115,12 +117,13 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
     rows, results = record.rows, _results(record)
     step = max((row["step"] for row in rows), default=0)
     # Of the model, which early stopping takes from before the last rows; a resumed run may be past it.
-    if (dev := results.get("dev")) and results.get("step") == step:
+    is_measured = "dev" in results and results.get("step") == step
+    if is_measured:
         step = results.get("early_stopping", {}).get("step", step)
         rows = [row for row in record.training if row["step"] <= step]
         rows += [row for row in record.evaluations if row["step"] < step]
-        rows.append({"step": step, **{f"eval/{name}": value for name, value in dev.items()}})
-    causes += _constant_predictions(rows)
+        rows.append({"step": step, **{f"eval/{name}": value for name, value in results["dev"].items()}})
+    causes += _constant_predictions(results) if is_measured else _at_chance(rows)
     yield from causes
     yield from _checkpoints(record)
     yield from _progress(record, causes)
@@ -141,7 +144,8 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
         floor = Floor("task-majority-floor", "eval/accuracy", "majority", what, majority, advice=advice)
         yield from check_floor(floor, rows, names)
     if not causes:
-        message = "no usual cause of a failed run was found: the loss is stable, and the predictions differ"
+        message = "no usual cause of a failed run was found: the loss is stable"
+        message += ", and on dev the model is not degenerate" if is_measured else ""
         yield Finding("no-cause", "good", message)
     yield from _over_fitting(rows, "loss/task", "eval/loss", chance)
     yield from _throughput(record.training)
@@ -305,15 +309,19 @@ def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
         yield Finding("uneven-speed", "note", message, advice)
 
 
-def _constant_predictions(rows: Sequence[Row]) -> Iterator[Finding]:
-    """A finding if Matthews' correlation is exactly 0, as where every prediction is the same."""
+def _constant_predictions(results: Mapping[str, Any]) -> Iterator[Finding]:
+    if fault := results.get("degenerate"):
+        message = f"on dev {fault}: the model gives every example the same answer"
+        yield Finding("constant-predictions", "fault", message, f"a degenerate run: {_ANOTHER_TRY}")
+
+
+def _at_chance(rows: Sequence[Row]) -> Iterator[Finding]:
+    """A finding if Matthews' correlation is exactly 0, of a run whose predictions are not known yet."""
     correlations, accuracies = series(rows, "eval/matthews_correlation"), series(rows, "eval/accuracy")
     if correlations and correlations[-1][1] == 0 and not (accuracies and accuracies[-1][1] == 1):
         since = next(step for step, value in correlations if value == 0)
-        yield Finding(
-            "constant-predictions",
-            "fault",
-            f"at step {correlations[-1][0]:,} the predictions say nothing of the labels (Matthews' correlation is "
-            f"exactly 0, as where every dev example gets the same label; first at step {since:,})",
-            "a degenerate run: try another seed, a lower optimizer.learning_rate, a longer warm-up, or more epochs",
+        message = (
+            f"at step {correlations[-1][0]:,} the predictions are no better than chance (Matthews' correlation is "
+            f"exactly 0; first at step {since:,})"
         )
+        yield Finding("no-better-than-chance", "warning", message, f"if it stays so, {_ANOTHER_TRY}")

@@ -321,10 +321,10 @@ def task_rows(training: list[float], held_out: list[float], correlation: float =
     [
         (task_rows([0.7, 0.6, 0.5, 0.4], [0.6, 0.5]), {"no-cause": "good", "unfinished-run": "warning"}),
         (task_rows([0.7, 0.5, 0.2, 0.1], [0.6, 0.5, 0.8]), {"over-fitting": "warning"}),
-        (task_rows([0.7, 0.7, 0.7, 0.7], [0.7], correlation=0.0), {"constant-predictions": "fault"}),
+        (task_rows([0.7, 0.7, 0.7, 0.7], [0.7], correlation=0.0), {"no-better-than-chance": "warning"}),
         (task_rows([0.7, 0.5, 0.4, 0.4, 1.3, 1.4, 1.4, 1.4], [0.7]), {"learning-rate-too-high": "fault"}),
     ],
-    ids=["sound", "over-fitting", "constant", "diverging"],
+    ids=["sound", "over-fitting", "at chance", "diverging"],
 )
 def test_figures_of_fine_tuning(tmp_path: Path, rows: Rows, expected: dict[str, str]) -> None:
     found = run_of(tmp_path, FINETUNE, rows)
@@ -383,15 +383,41 @@ def test_the_majority_comes_from_the_results(tmp_path: Path) -> None:
     assert found["task-majority-floor"] == "warning"
 
 
+@pytest.mark.parametrize("degenerate", [None, "all 20 predictions are choice 0"])
+def test_whether_the_model_is_degenerate_comes_from_the_results(tmp_path: Path, degenerate: str | None) -> None:
+    """Whatever Matthews' correlation is: predictions that say nothing of balanced labels have 0 as well."""
+    dev = {"loss": 0.6, "accuracy": 0.5, "matthews_correlation": 0.0}
+    floors = {"eval/accuracy": {"most frequent label of train": 0.5}}
+    results = {"dev": dev, "step": 40, "degenerate": degenerate, "floors": floors}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6]))
+    del found["unfinished-run"]
+    (message, *_) = (each.message for each in check_run(tmp_path) if each.name in ("no-cause", "constant-predictions"))
+    if degenerate is None:
+        assert found == {"no-cause": "good", "task-majority-floor": "warning"}
+        assert message.endswith("the loss is stable, and on dev the model is not degenerate")
+    else:
+        assert found == {"constant-predictions": "fault"}
+        assert message == f"on dev {degenerate}: the model gives every example the same answer"
+
+
+def test_of_predictions_that_nobody_looked_at_nothing_is_said(tmp_path: Path) -> None:
+    rows: Rows = [{"step": 10, "loss": 0.7, "loss/task": 0.7}, {"step": 10, "eval/loss": 0.7, "eval/pearson": 0.0}]
+    assert run_of(tmp_path, FINETUNE, rows)["no-cause"] == "good"
+    (message,) = (each.message for each in check_run(tmp_path) if each.name == "no-cause")
+    assert message.endswith("the loss is stable")
+
+
 def test_the_model_that_early_stopping_kept_is_judged(tmp_path: Path) -> None:
-    """Its last evaluation is degenerate, worse than the majority and over-fitted; that of step 20 was none of these."""
+    """Its last evaluation is at chance, worse than the majority and over-fitted; that of step 20 was none of these."""
     rows = task_rows([0.7, 0.5, 0.2, 0.1], [0.5, 0.4, 0.9])
     rows[-1] |= {"eval/accuracy": 0.4, "eval/matthews_correlation": 0.0}
     floors = {"eval/accuracy": {"most frequent label of train": 0.5}}
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"floors": floors}))
     found = run_of(tmp_path, FINETUNE, rows)
-    assert found.items() >= {"constant-predictions": "fault", "over-fitting": "warning"}.items()
+    expected = {"no-better-than-chance": "warning", "task-majority-floor": "warning", "over-fitting": "warning"}
+    assert found.items() >= expected.items()
     dev = {"loss": 0.4, "accuracy": 0.8, "matthews_correlation": 0.5}
     early = {"step": 20, "evaluations": 3}
     path.write_text(json.dumps({"dev": dev, "early_stopping": early, "step": 40, "floors": floors}))
@@ -409,7 +435,7 @@ def test_figures_of_an_earlier_end_are_not_those_of_a_resumed_run(tmp_path: Path
     (tmp_path / "results.json").write_text(json.dumps({**results, "step": 40}))
     assert run_of(tmp_path, FINETUNE, rows)["no-cause"] == "good"
     (tmp_path / "results.json").write_text(json.dumps(results if step is None else {**results, "step": step}))
-    assert run_of(tmp_path, FINETUNE, rows)["constant-predictions"] == "fault"
+    assert run_of(tmp_path, FINETUNE, rows)["no-better-than-chance"] == "warning"
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
