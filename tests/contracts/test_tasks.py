@@ -17,6 +17,7 @@ from support.captured_steps import assert_captured_alike, assert_filled_alike, a
 from support.files import write_rows
 from support.sizes import sizes_of
 from unmask.batch import Batch
+from unmask.experiments.compare import compare
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.inference.predictor import load_predictor
@@ -323,6 +324,7 @@ def test_a_saved_model_answers_the_same(case: Case, tmp_path: Path) -> None:
     again = list(predictor(case.task.load_rows(case.path)))
     for prediction, answer in zip(predict_set(case.task, module, case.examples_set, CPU), again, strict=True):
         assert_alike(prediction, {name: answer[name] for name in prediction})
+    assert compare(predictor, predictor, case.path)["answered_differently"] == 0
 
 
 def test_an_ensemble_of_one_model_is_that_model(case: Case) -> None:

@@ -21,6 +21,7 @@ from unmask.io.paths import RECIPE
 from unmask.io.progress import Progress, listed
 from unmask.recipe.loading import read_recipe
 from unmask.tasks.base import DEVIATIONS, Example, ExampleCounts, Prediction, Task, chosen_last, positive_label
+from unmask.tasks.kinds import FACTS
 
 logger = logging.getLogger("unmask")
 
@@ -72,7 +73,8 @@ def compare(
     differing = _different_settings(one, other)
     task = models[0].task
     answers = [_answer(model, data, which) for model, which in zip(models, ("one", "other"), strict=True)]
-    if list(map(_truth, answers[0].examples)) != list(map(_truth, answers[1].examples)):
+    truths = [[_truth(example, task) for example in each.examples] for each in answers]
+    if truths[0] != truths[1]:
         raise InputError(
             f"{data}: the models do not read the same examples and labels: expected two of the same data set, with "
             "the same columns and units (--column label=NAME is for both)"
@@ -81,7 +83,7 @@ def compare(
     # Both by the first one's task: its labels may have another order, of which `f1` takes the second.
     examples, predictions = answers[0].examples, [each.predictions for each in answers]
     found["answered_differently"] = sum(
-        _decision(first) != _decision(second) for first, second in zip(*predictions, strict=True)
+        _decision(first, task) != _decision(second, task) for first, second in zip(*predictions, strict=True)
     )
     found["metrics"] = compare_answers(task, examples, *predictions)
     positive = positive_label(task)
@@ -147,18 +149,16 @@ def _answer(model: Predictor, data: DataPath, which: str) -> _Answers:
     return _Answers(examples, predictions)
 
 
-def _truth(example: Example) -> tuple[str, Any]:
+def _truth(example: Example, task: Task[Any]) -> tuple[str, Any]:
     """Where an example is from, and what is right."""
-    return example.source, next(
-        vars(example)[name] for name in ("label", "gold_texts", "tags") if name in vars(example)
-    )
+    return example.source, getattr(example, FACTS[task.kind].truth)
 
 
-def _decision(prediction: Prediction) -> Any:
+def _decision(prediction: Prediction, task: Task[Any]) -> list[Any]:
     """What a prediction says, without how probable it is."""
-    return next(
-        prediction[key] for key in ("label", "labels", "value", "answer", "choice", "tags") if key in prediction
-    )
+    found = [prediction[key] for key in FACTS[task.kind].decision if key in prediction]
+    assert found, f"a prediction has none of the keys of `decision` in FACTS[{task.kind!r}]"
+    return found
 
 
 def _check_alike(one: Predictor, other: Predictor) -> None:

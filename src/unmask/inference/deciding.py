@@ -58,7 +58,7 @@ class Deciding:
 
     def check(self, task: Task[Any]) -> None:
         """Refuses a task whose predictions have no probabilities of labels or choices, by a `SettingsError`."""
-        if (self.abstain_below or self.most_uncertain) and not FACTS[task.kind].decision:
+        if (self.abstain_below or self.most_uncertain) and not FACTS[task.kind].may_abstain:
             option = "--most-uncertain" if self.abstain_below is None else "--abstain-below"
             raise SettingsError(
                 f"{option} is for labels and choices, and the model's task is {task.settings.name}: leave it out"

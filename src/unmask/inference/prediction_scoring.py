@@ -121,7 +121,7 @@ def _score(task: Task[Any], predictions: str | Path, data: DataPath) -> dict[str
     for example, prediction in _paired(examples, task.id_column, predictions, data):
         _check_match(example, prediction)
         num_read += 1
-        if FACTS[task.kind].decision and "abstained" in prediction.fields:
+        if FACTS[task.kind].may_abstain and "abstained" in prediction.fields:
             may_abstain = True
             if prediction.fields["abstained"]:
                 num_abstained += example.label is not None

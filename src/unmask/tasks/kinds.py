@@ -16,9 +16,11 @@ class KindFacts(NamedTuple):
         examples: inputs of a request; where texts are read a text, then a pair.
         hub_task: the Hub's `pipeline_tag`.
         group_columns: those of a table by which rows belong together when it is split; the first that exists is used.
+        truth: the attribute of an example that says what is right.
+        decision: the keys of a prediction that say what was decided, of which each has at least one.
+        may_abstain: whether it is decided by the probabilities of labels or choices; where a model abstains, the keys
+            of `decision` are None.
         needed_columns: those that are read where a plain text is not enough.
-        decision: the keys of a prediction that say what was decided by the probabilities of labels or choices, which
-            are None where a model abstains; empty where it cannot.
         scores_labels: whether a prediction has the `probabilities` of a text's labels, by label.
         is_number: whether a prediction is a number.
         own_way: why the pipeline of `transformers` for `hub_task` does not answer as `unmask` does; empty if it does.
@@ -29,8 +31,10 @@ class KindFacts(NamedTuple):
     examples: tuple[str | dict[str, Any], ...]
     hub_task: str
     group_columns: tuple[str, ...]
+    truth: str
+    decision: tuple[str, ...]
+    may_abstain: bool = False
     needed_columns: tuple[str, ...] = ()
-    decision: tuple[str, ...] = ()
     scores_labels: bool = False
     is_number: bool = False
     own_way: str = ""
@@ -43,7 +47,9 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=("a gripping , beautifully acted film", {"text_a": "A man plays.", "text_b": "Nobody plays."}),
         hub_task="text-classification",
         group_columns=("premise", "sentence1", "text_a", "sentence", "document", "text"),
+        truth="label",
         decision=("label", "labels"),
+        may_abstain=True,
         scores_labels=True,
     ),
     "regression": KindFacts(
@@ -52,6 +58,8 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=("a fine film", {"text_a": "A man plays a guitar.", "text_b": "A man plays."}),
         hub_task="text-classification",
         group_columns=("sentence1", "text_a", "sentence", "text"),
+        truth="label",
+        decision=("value",),
         is_number=True,
     ),
     "qa": KindFacts(
@@ -60,6 +68,8 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=({"question": "Who wrote it?", "context": "The book was written by Ada in London."},),
         hub_task="question-answering",
         group_columns=("title", "context"),
+        truth="gold_texts",
+        decision=("answer",),
         needed_columns=("question", "context"),
         own_way="`transformers` has no pipeline for question-answering",
     ),
@@ -69,8 +79,10 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=({"context": "She opened the door and", "choices": ["left.", "seven."]},),
         hub_task="multiple-choice",
         group_columns=("article", "context"),
-        needed_columns=("context", "choices"),
+        truth="label",
         decision=("choice",),
+        may_abstain=True,
+        needed_columns=("context", "choices"),
         own_way="`transformers` has no pipeline for multiple-choice",
     ),
     "tagging": KindFacts(
@@ -79,6 +91,8 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=({"text": "Anna works in Berlin."},),
         hub_task="token-classification",
         group_columns=("document", "tokens", "text"),
+        truth="tags",
+        decision=("tags",),
         own_way="`unmask` tags words or characters, and a pipeline tokens",
     ),
 }

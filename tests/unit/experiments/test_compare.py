@@ -17,6 +17,7 @@ from unmask.experiments.compare import compare, compare_answers
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 from unmask.tasks.base import Task
+from unmask.tasks.kinds import FACTS
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -93,6 +94,19 @@ def test_models_that_read_other_labels_are_refused(tiny_model: Path, tmp_path: P
     with pytest.raises(InputError, match="do not read the same examples and labels"):
         compare(one, other, data)
     assert compare(one, other, data, {"label": "gold"})["n"] == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [({"truth": "another"}, AttributeError), ({"decision": ("another",)}, AssertionError)]
+)
+def test_a_kind_without_what_is_compared_does_not_pass_as_alike(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    model = saved(tmp_path, tiny_model, 0)
+    data = write_rows(tmp_path / "data.jsonl", *DATA)
+    monkeypatch.setitem(FACTS, "classification", FACTS["classification"]._replace(**wrong))
+    with pytest.raises(error, match=r"another|none of the keys"):
+        compare(model, model, data)
 
 
 def test_figures_are_there_where_a_recipe_cannot_be_read(
