@@ -10,7 +10,7 @@ from collections.abc import Callable
 from unmask.errors import InputError, SettingsError
 from unmask.packing.pair_formats import SegmentPairs, SentencePairs
 from unmask.packing.planning import Planner, SequenceFormat
-from unmask.packing.settings import PAIRED, PackingSettings, SentenceObjective
+from unmask.packing.settings import JOINED, PAIRED, PackingSettings, SentenceObjective
 from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
 from unmask.packing.split import Split
 from unmask.packing.templates import SequenceTemplate
@@ -50,9 +50,9 @@ def open_planner(
 
 def check_separator(packing: PackingSettings, template: SequenceTemplate) -> None:
     """Refuses a format of several documents in a segment if the tokenizer has no separator to put between them."""
-    if packing.format == "full_sentences" and template.document_separator_id is None:
+    if packing.format in JOINED and template.document_separator_id is None:
         raise SettingsError(
-            "packing.format=full_sentences sets a separator token between documents, and the tokenizer has none: take "
+            f"packing.format={packing.format} sets a separator token between documents, and the tokenizer has none: take "
             "packing.format=doc_sentences or single_segment, or another tokenizer"
         )
 

@@ -12,6 +12,9 @@ from unmask.config import Settings
 PAIRED: dict[str, str] = {"segment_pair": "segment pairs", "sentence_pair": "sentence pairs"}
 """The formats of two segments, by `packing.format`, with what their sequences are called in messages."""
 
+JOINED = frozenset({"full_sentences"})
+"""The formats that put several documents into one segment, with a separator token between them."""
+
 SentenceQuestion = Literal["nsp", "sop"]
 """Next-sentence prediction: does segment B follow segment A? Sentence-order prediction: are the two in their order?"""
 
