@@ -52,8 +52,8 @@ def check_separator(packing: PackingSettings, template: SequenceTemplate) -> Non
     """Refuses a format of several documents in a segment if the tokenizer has no separator to put between them."""
     if packing.format in JOINED and template.document_separator_id is None:
         raise SettingsError(
-            f"packing.format={packing.format} sets a separator token between documents, and the tokenizer has none: take "
-            "packing.format=doc_sentences or single_segment, or another tokenizer"
+            f"packing.format={packing.format} sets a separator token between documents, and the tokenizer has none: "
+            "take packing.format=doc_sentences or single_segment, or another tokenizer"
         )
 
 
