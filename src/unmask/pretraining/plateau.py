@@ -48,10 +48,10 @@ class Plateau:
         for row in rows:
             figures = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
             if figures and 0 < row["step"] <= checkpoint.step:
-                self._is_new(figures, progress * row["step"] / checkpoint.step)
+                self._take_in(figures, progress * row["step"] / checkpoint.step)
 
-    def _is_new(self, figures: Mapping[str, float], progress: float) -> bool:
-        """Whether the loss has stayed at its floor for long, and that was not so before."""
+    def _take_in(self, figures: Mapping[str, float], progress: float) -> bool:
+        """Takes in an evaluation; whether the loss has now stayed at its floor for long, and that was not reported."""
         floor = self._floor
         value = None if floor is None else figures.get(f"{floor.term}_loss")
         if floor is None or value is None or not abs(value - floor.value) <= _CLOSE_NATS:
@@ -65,7 +65,7 @@ class Plateau:
     def look(self, figures: Mapping[str, float], progress: float) -> None:
         """Looks at an evaluation, after a share of the budget."""
         floor = self._floor
-        if self._is_new(figures, progress) and floor is not None and self._since is not None:
+        if self._take_in(figures, progress) and floor is not None and self._since is not None:
             logger.warning(
                 "for %.0f %% of the run, loss/%s on held-out text has stayed within %s of %.3f, the loss of %s: no "
                 "context is learnt yet. What shortened this on small models (docs/guides/pretraining-systems.md) and "
