@@ -63,13 +63,15 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
     return {part: count for part, count in counts.items() if count}
 
 
-def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
-    """Numbers that the optimizer keeps; of matrices `muon` keeps one for each parameter."""
+def count_moments(module: nn.Module, settings: OptimizerSettings, train: TrainSettings) -> int:
+    """Numbers that the optimizer keeps, with the mean of each parameter where weights are averaged; of matrices `muon`
+    keeps one moment for each parameter."""
     groups, moments = parameter_groups(module, 0.0, 1.0), OPTIMIZERS[settings.name].moments
+    means = 0 if train.weight_averaging is None else _count(groups)
     if settings.name == "muon":
         others, matrices = split_groups(module, groups, 1.0)
-        return moments * _count(others) + _count(matrices)
-    return moments * _count(groups)
+        return moments * _count(others) + _count(matrices) + means
+    return moments * _count(groups) + means
 
 
 def _count(groups: list[dict[str, Any]]) -> int:
@@ -224,7 +226,7 @@ def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:
 
 
 def checkpoint_bytes(num_parameters: int, num_moments: int) -> int:
-    """A checkpoint's size: the weights and the optimizer's moments."""
+    """A checkpoint's size: the weights and what the optimizer keeps; see `count_moments`."""
     return FLOAT32 * (num_parameters + num_moments)
 
 

@@ -82,7 +82,7 @@ def _examine(name: str, material: Material, findings: list[Finding], compute: Co
     num_parameters = sum(parameters.values())
     length, batch = material.length, material.usual_batch
     module = bare_module(settings, sizes)
-    num_moments = count_moments(module, settings.optimizer)
+    num_moments = count_moments(module, settings.optimizer, settings.train)
     flops = material.objective.operations(sizes, batch, length)
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)

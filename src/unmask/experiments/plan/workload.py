@@ -108,7 +108,7 @@ def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute
     sizes = materials[0].sizes
     module = bare_module(settings, sizes)
     counts = count_parameters(settings, sizes)
-    num_parameters, num_moments = sum(counts.values()), count_moments(module, settings.optimizer)
+    num_parameters, num_moments = sum(counts.values()), count_moments(module, settings.optimizer, settings.train)
     steps = [steps_of(settings.train, phase.tokens, phase.epochs, None) for phase in opened]
     known = [each * phase.share for each, phase in zip(steps, opened, strict=True) if each is not None]
     num_kept = kept_checkpoints(settings.train, sum(known))
@@ -152,7 +152,7 @@ def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept)
     settings, sizes, objective = material.settings, material.sizes, material.objective
     train, length = settings.train, material.length
     module = bare_module(settings, sizes)
-    fixed = fixed_memory(module.num_parameters, count_moments(module, settings.optimizer), compute)
+    fixed = fixed_memory(module.num_parameters, count_moments(module, settings.optimizer, settings.train), compute)
     is_auto = train.micro_batch_size == "auto" and compute.device.type != "cpu"
     return Phase(
         share,

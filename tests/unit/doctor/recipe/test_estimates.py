@@ -39,6 +39,7 @@ from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMS
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
+from unmask.training.averaging import WeightAverage
 from unmask.training.device import choose_compute
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS
@@ -231,20 +232,24 @@ def test_operations_of_two_stages_are_the_mean_of_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "name"),
+    ("optimizer", "name", "decay"),
     [
-        ({}, "gpt1"),
-        ({"name": "lamb"}, "spans"),
-        ({"name": "muon"}, "gpt1"),
-        ({"name": "muon"}, "electra"),
-        ({"name": "adagrad", "weight_decay": 0}, "lstm"),
+        ({}, "gpt1", None),
+        ({}, "electra", 0.9),
+        ({"name": "lamb"}, "spans", None),
+        ({"name": "muon"}, "gpt1", None),
+        ({"name": "muon"}, "electra", None),
+        ({"name": "muon"}, "electra", 0.9),
+        ({"name": "adagrad", "weight_decay": 0}, "lstm", None),
     ],
 )
-def test_the_optimizer_keeps_as_many_numbers_as_told(optimizer: dict[str, Any], name: str) -> None:
+def test_the_optimizer_keeps_as_many_numbers_as_told(optimizer: dict[str, Any], name: str, decay: float | None) -> None:
     settings = OptimizerSettings.model_validate(optimizer)
     module = module_of(name)
-    told = count_moments(module, settings)
+    told = count_moments(module, settings, TrainSettings(steps=1, weight_averaging=decay))
     built = build_optimizer(module, settings)
+    if decay is not None:
+        WeightAverage(built, decay)
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     built.step()
