@@ -112,7 +112,7 @@ def test_a_run_that_continues_is_bit_for_bit_one_that_never_stopped(masked_lm: A
     second.module.load_state_dict(weights)
     second.optimizer.load_state_dict({"state": states, "param_groups": second.optimizer.state_dict()["param_groups"]})
     torch.cuda.set_rng_state(random) if device == "cuda" else torch.set_rng_state(random)
-    second.stepper.restart([])
+    second.stepper.restart({})
     assert take_steps(masked_lm, second, range(first, last)) == figures
     assert torch.equal(whole.weights(), second.weights())
 

@@ -60,7 +60,7 @@ def assert_captured_alike(
     captured = CapturedStepper(padded, other, 0.5, 1e9, compute, padded.paddings, LONGEST, compiles=False)
     found: list[list[StepFigures]] = []
     for stepper in (by_hand, captured):
-        stepper.restart([2.0] * 30)
+        stepper.restart({})
         figures = []
         for batches in steps():
             counts = [count(batch) for batch in batches]

@@ -190,7 +190,7 @@ def begin_training(
     captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, LONGEST, compiles)
     steppers: dict[str, Stepper] = {"eager": eager, "captured": captured, "cautious": CautiousStepper(captured, eager)}
     stepper = steppers[kind]
-    stepper.restart([])
+    stepper.restart({})
     torch.manual_seed(seed)
     return Trained(module, optimizer, stepper)
 

@@ -4,16 +4,16 @@
         batches.safetensors     what the step was computed from: `<micro-batch>.<column>`
         figures.json            what was wrong, the losses, the gradient's norm, the rate, the losses before
 
-The rule of a spike: the loss is over `train.spike_factor` times the median of the losses of the last 100 steps taken,
-if there are at least 20 of them. The few large losses that are to be detected do not move a median. A median of 0,
-where most of these steps had no target, says nothing.
+The rule of a spike: the loss is over `train.spike_factor` times the median of the losses of the last 100 steps taken
+that had targets of the same loss terms, if there are at least 20 of them: with one term more the loss is a larger sum,
+and no spike. The few large losses that are to be detected do not move a median. A median of 0 says nothing.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class BadStep:
 
     Attributes:
         fault: what is wrong with it, in words.
-        recent_losses: of the steps before, the newest last.
+        recent_losses: of the steps before with targets of the same terms, the newest last.
     """
 
     step: NumberedStep
@@ -62,6 +62,15 @@ class BadStep:
         return self.figures.means(self.step.prepared.counts)
 
 
+def terms_with_targets(counts: Mapping[str, int]) -> str:
+    """The names of a step's loss terms that have targets, as one word, such as `lm+mlm`.
+
+    Args:
+        counts: the targets of each term in the whole step.
+    """
+    return "+".join(sorted(name for name, number in counts.items() if number))
+
+
 def divergence_fault(
     step: int, loss: float, gradient_norm: float, recent_losses: Sequence[float], spike_factor: float | None
 ) -> str | None:
@@ -69,7 +78,7 @@ def divergence_fault(
 
     Args:
         gradient_norm: before clipping.
-        recent_losses: of the steps taken before, at most `WINDOW`.
+        recent_losses: of the steps taken before with targets of the same terms, at most `WINDOW`.
         spike_factor: a loss over this times their median is a spike; None: none is.
     """
     if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
@@ -81,7 +90,7 @@ def divergence_fault(
         return None
     return (
         f"the loss at step {step:,} is {loss:.4g}, over {spike_factor:g} times (train.spike_factor) {median:.4g}, the "
-        f"median of the {len(recent_losses)} steps before"
+        f"median of the last {len(recent_losses)} steps with the same loss terms"
     )
 
 
@@ -108,23 +117,41 @@ def advise(settings: TrainSettings, step: int, roll_backs: int, has_checkpoint: 
 
 
 class RecentLosses:
-    """The losses of the last `WINDOW` steps taken, on the device: it judges spikes by the rule of `divergence_fault`,
-    so that nothing waits for it."""
+    """The losses of the last `WINDOW` steps taken with targets of the same terms, on the device: it judges spikes by
+    the rule of `divergence_fault`, so that nothing waits for it."""
 
     def __init__(self, device: torch.device) -> None:
         self._losses = torch.full((WINDOW,), torch.inf, dtype=torch.float64, device=device)
         self._num_taken = torch.zeros(1, dtype=torch.int64, device=device)
+        self._nothing = self._losses.clone(), self._num_taken.clone()
+        self._terms = ""
+        self._kept: dict[str, tuple[Tensor, Tensor]] = {}
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All of its state."""
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The losses for the terms that it has been turned to, and how many there have been."""
         return self._losses, self._num_taken
 
-    def restart(self, losses: Sequence[float]) -> None:
-        """Replaces all losses by others, the newest last."""
-        self._losses.fill_(torch.inf)
-        self._losses[: len(losses)] = torch.tensor(losses, dtype=torch.float64)
-        self._num_taken.fill_(len(losses))
+    def restart(self, recent_losses: Mapping[str, Sequence[float]]) -> None:
+        """Replaces all losses by others, by the terms with targets, the newest last."""
+        self._kept = {}
+        for terms, losses in recent_losses.items():
+            kept, number = self._nothing[0].clone(), torch.full_like(self._num_taken, len(losses))
+            kept[: len(losses)] = torch.tensor(losses, dtype=torch.float64)
+            self._kept[terms] = kept, number
+        self._take_up(self._terms)
+
+    def turn_to(self, terms: str) -> None:
+        """Has the steps launched from here on judged by those with targets of these terms. `tensors` keep their place
+        in memory, since CUDA graphs read and write them."""
+        if terms != self._terms:
+            self._kept[self._terms] = self._losses.clone(), self._num_taken.clone()
+            self._take_up(terms)
+
+    def _take_up(self, terms: str) -> None:
+        self._terms = terms
+        for tensor, kept in zip(self.tensors, self._kept.get(terms, self._nothing), strict=True):
+            tensor.copy_(kept)
 
     def is_spike(self, loss: Tensor, factor: float) -> Tensor:
         """() bool, whether a loss is over `factor` times their median, where there are enough of them."""

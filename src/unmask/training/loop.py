@@ -19,7 +19,7 @@ import torch
 
 from unmask.batch import StepBatches
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.divergence import BadStep, divergence_fault
+from unmask.training.divergence import BadStep, divergence_fault, terms_with_targets
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
@@ -160,7 +160,7 @@ class StepsUnderWay:
 
         def accept(place: int, figures: StepFigures) -> bool:
             step = self._launched[place]
-            counts, recent = step.prepared.counts, self.state.recent_losses
+            counts, recent = step.prepared.counts, self._recent_losses(step)
             loss, norm, factor = figures.loss(counts), figures.gradient_norm, self.settings.spike_factor
             if self.looks_for_faults and (fault := divergence_fault(step.number, loss, norm, recent, factor)):
                 faults.append(fault)
@@ -173,5 +173,9 @@ class StepsUnderWay:
         self._launched.clear()
         if faults:
             self.state.move_to_end_of(step)
-            return BadStep(step, figures, faults[0], tuple(self.state.recent_losses))
+            return BadStep(step, figures, faults[0], tuple(self._recent_losses(step)))
         return StepResult(step.learning_rate, figures.gradient_norm, step.prepared.num_tokens, figures.coefficients)
+
+    def _recent_losses(self, step: NumberedStep) -> list[float]:
+        """Those that the loss of a step is judged against."""
+        return self.state.recent_losses.get(terms_with_targets(step.prepared.counts), [])

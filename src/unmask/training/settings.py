@@ -215,7 +215,8 @@ class TrainSettings(Settings):
     and its batches (of several processes, those of the first) are kept in the run's `divergence/`. `roll_back`: the run
     continues from its newest checkpoint with the text after that step."""
     spike_factor: float | None = Field(default=None, gt=1)
-    """A loss over this times the median of the last 100 steps is a spike, from the 21st step on; null: none is."""
+    """A loss over this times the median of the last 100 steps that had targets of the same loss terms is a spike, from
+    the 21st such step on; null: none is."""
     max_roll_backs: int = Field(default=3, ge=1)
     """Times that a run rolls back before it stops after all."""
 

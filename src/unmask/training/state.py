@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from unmask.chance import key
-from unmask.training.divergence import WINDOW
+from unmask.training.divergence import WINDOW, terms_with_targets
 from unmask.training.run.best import Best
 from unmask.training.settings import ScheduleSettings, TrainSettings, warmup_shortfall
 from unmask.training.steps import NumberedStep, PreparedStep
@@ -46,7 +46,8 @@ class TrainState:
         totals: summed loss terms since `take_means` was last called.
         counts: the targets they were summed over.
         logged_tokens, logged_seconds: `tokens` and `seconds` when it was called.
-        recent_losses: of the last steps taken, the newest last; spikes are judged against them.
+        recent_losses: of the last steps taken, by `terms_with_targets`, the newest last; spikes are judged against
+            them.
         roll_backs: how often the run has gone back to a checkpoint.
         micro_batch_tokens: the most tokens of a micro-batch, every sequence counted as long as the longest; None unless
             the memory has limited it, see `unmask.training.memory`.
@@ -66,7 +67,7 @@ class TrainState:
     counts: dict[str, int] = field(default_factory=dict)
     logged_tokens: int = 0
     logged_seconds: float = 0.0
-    recent_losses: list[float] = field(default_factory=list)
+    recent_losses: dict[str, list[float]] = field(default_factory=dict)
     roll_backs: int = 0
     micro_batch_tokens: int | None = None
     evaluation: dict[str, float] = field(default_factory=dict)
@@ -113,7 +114,9 @@ class TrainState:
         for name, total in sums.items():
             self.totals[name] = self.totals.get(name, 0.0) + total
             self.counts[name] = self.counts.get(name, 0) + counts[name]
-        self.recent_losses = [*self.recent_losses, loss][-WINDOW:]
+        terms = terms_with_targets(counts)
+        recent = [*self.recent_losses.get(terms, []), loss][-WINDOW:]
+        self.recent_losses = {**self.recent_losses, terms: recent}
 
     def take_means(self) -> dict[str, float]:
         """The mean since the last call of each loss term that has had targets."""

@@ -48,7 +48,7 @@ RECENT = [*[2.0] * 30, *[3.0] * 31, *[90.0] * 30]
         (6.01, RECENT, None, False),
         (50.0, [3.0] * 20, 2.0, True),
         (50.0, [3.0] * 19, 2.0, False),
-        (50.0, [*[0.0] * 30, *[3.0] * 20], 2.0, False),  # most steps had no target
+        (50.0, [*[0.0] * 30, *[3.0] * 20], 2.0, False),
         (50.0, [*[0.0] * 20, *[3.0] * 30], 2.0, True),
     ],
 )
@@ -60,7 +60,8 @@ def test_a_spike_is_over_a_multiple_of_the_median(
 
 def test_a_spike_is_reported_with_its_rule() -> None:
     assert divergence_fault(1234, 7.5, 1.0, RECENT, 2.0) == (
-        "the loss at step 1,234 is 7.5, over 2 times (train.spike_factor) 3, the median of the 91 steps before"
+        "the loss at step 1,234 is 7.5, over 2 times (train.spike_factor) 3, the median of the last 91 steps "
+        "with the same loss terms"
     )
 
 

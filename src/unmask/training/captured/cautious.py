@@ -61,7 +61,7 @@ class CautiousStepper:
     def read(self, accept: Accept) -> list[StepFigures]:
         return self._chosen.read(accept)
 
-    def restart(self, recent_losses: Sequence[float]) -> None:
+    def restart(self, recent_losses: Mapping[str, Sequence[float]]) -> None:
         self._chosen.restart(recent_losses)
 
     def release(self) -> None:

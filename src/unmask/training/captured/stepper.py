@@ -25,7 +25,7 @@ from unmask.models.buckets import Paddings, Shape, Shapes, only_padding, pad_bat
 from unmask.training.captured.capture import Capturer, random_state, restoring, set_random_state
 from unmask.training.captured.flat_parameters import FlatParameters
 from unmask.training.device import Compute
-from unmask.training.divergence import RecentLosses
+from unmask.training.divergence import RecentLosses, terms_with_targets
 from unmask.training.optimizers.adamw import AdamW, OnDevice
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import clipping_divisor
@@ -146,6 +146,7 @@ class CapturedStepper:
         try:
             if self._flat is None:
                 self._flat = self._start(batches[0])
+            self._recent.turn_to(terms_with_targets(counts))
             for name, count in self._counts.items():
                 count.fill_(max(1, counts[name]))
             for batch in batches:
@@ -203,7 +204,7 @@ class CapturedStepper:
                 break
         return figures
 
-    def restart(self, recent_losses: Sequence[float]) -> None:
+    def restart(self, recent_losses: Mapping[str, Sequence[float]]) -> None:
         self._recent.restart(recent_losses)
         self._halted.zero_()
         if self._updated != self._state_places():  # the optimizer's state is now in other tensors

@@ -48,7 +48,7 @@ class _State(_Strict):
     counts: dict[str, Count]
     logged_tokens: Count
     logged_seconds: float
-    recent_losses: list[float]
+    recent_losses: dict[str, list[float]]
     roll_backs: Count
     micro_batch_tokens: Annotated[int, Field(ge=1)] | None
     evaluation: dict[str, float]

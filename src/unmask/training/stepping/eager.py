@@ -125,7 +125,7 @@ class EagerStepper:
         self.optimizer.grad_scale = clipping_divisor(norm, self.max_grad_norm)
         return norm
 
-    def restart(self, recent_losses: Sequence[float]) -> None:
+    def restart(self, recent_losses: Mapping[str, Sequence[float]]) -> None:
         """See `Stepper`."""
 
     def release(self) -> None:

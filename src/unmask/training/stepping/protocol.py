@@ -83,11 +83,11 @@ class Stepper(Protocol):
         A step that `accept` refuses is the last one returned: neither its update nor any after it is taken.
         """
 
-    def restart(self, recent_losses: Sequence[float]) -> None:
+    def restart(self, recent_losses: Mapping[str, Sequence[float]]) -> None:
         """To be called when module or optimizer have been given other weights, or a step has not been taken.
 
         Args:
-            recent_losses: of the last steps taken, the newest last.
+            recent_losses: of the last steps taken, by `terms_with_targets`, the newest last.
         """
 
     def release(self) -> None:

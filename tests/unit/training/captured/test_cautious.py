@@ -106,7 +106,7 @@ def test_a_run_that_cannot_be_captured_is_one_that_never_tried(
         if resumed:
             take(eager, 2)
         stepper = CautiousStepper(captured, eager) if tries else eager
-        stepper.restart([])
+        stepper.restart({})
         with caplog.at_level(logging.WARNING, "unmask"):
             figures.append(take(stepper, 3))
         assert not stepper.runs_ahead
@@ -137,7 +137,7 @@ def test_what_was_replayed_before_a_capture_failed_has_drawn_nothing(monkeypatch
         module = tagger()
         captured, eager = steppers(module, adamw(module))
         stepper = CautiousStepper(captured, eager) if tries else eager
-        stepper.restart([])
+        stepper.restart({})
         torch.manual_seed(7)
         stepper.launch([batch(), longer], {"task": 100})
         figures.append(stepper.read(read_all))
@@ -154,7 +154,7 @@ def test_a_step_that_does_not_fit_is_not_a_step_that_cannot_be_captured(
         patched.setattr(Capturer, "_capture", breaks(after=0, error=torch.OutOfMemoryError("full")))
         module = tagger()
         stepper = CautiousStepper(*steppers(module, adamw(module)))
-        stepper.restart([])
+        stepper.restart({})
         for _ in range(2):  # smaller the second time, and still too large
             with pytest.raises(torch.OutOfMemoryError):
                 stepper.launch([batch()], {"task": 9})
@@ -167,7 +167,7 @@ def test_a_step_that_does_not_fit_is_not_a_step_that_cannot_be_captured(
 def test_after_the_first_step_an_error_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     module = tagger()
     stepper = CautiousStepper(*steppers(module, adamw(module)))
-    stepper.restart([])
+    stepper.restart({})
     take(stepper, 1)
     monkeypatch.setattr(Capturer, "_capture", breaks(after=0, error=RuntimeError("broken")))
     longer = pack([[1] * 16] * 9)
@@ -193,7 +193,7 @@ def test_blocks_that_cannot_be_compiled_are_captured_without(
     for tries in (compiles, False):
         module = tagger()
         stepper = CautiousStepper(*steppers(module, adamw(module), compiles=tries))
-        stepper.restart([])
+        stepper.restart({})
         torch.manual_seed(7)
         take(stepper, 3)
         assert stepper.runs_ahead
@@ -217,7 +217,7 @@ def test_what_fails_in_the_compiled_pass_and_without_it_is_reported_as_it_is(mon
     monkeypatch.setattr(CapturedStepper, "_accumulate", fails)
     monkeypatch.setattr("unmask.training.captured.compilation._compiled", lambda plain: plain)
     stepper = CautiousStepper(captured, eager)
-    stepper.restart([])
+    stepper.restart({})
     take(stepper, 1)
     assert not stepper.runs_ahead
 
@@ -230,7 +230,7 @@ def test_a_model_directory_of_a_captured_run_holds_each_weight_once(tmp_path: Pa
         module = tagger()
         captured, eager = steppers(module, adamw(module), compute=compute)
         stepper = captured if kind == "captured" else eager
-        stepper.restart([])
+        stepper.restart({})
         take(stepper, 2)
         save_model(tmp_path / kind, module.encoder, tuned=TunedHead(module.head, "token_classification"))
         saved = load_file(tmp_path / kind / "model.safetensors")

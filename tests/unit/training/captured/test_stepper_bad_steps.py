@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import math
 import random
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
 from support.captured_toy import Run, count_targets, endless_steps, new_batch, new_run, read_all, train_both
+from unmask.batch import StepBatches
 from unmask.training.divergence import WINDOW, BadStep, RecentLosses, divergence_fault
 from unmask.training.settings import ScheduleSettings
 from unmask.training.state import TrainState
@@ -28,6 +31,7 @@ POISON = {
     "a gradient whose norm is infinite": {"steep": 1e38},
     "a spike": {"add": 1e6},
 }
+BEFORE = {"sequences+tokens": [1e3] * 30}
 
 
 @pytest.mark.parametrize("poison", POISON.values(), ids=POISON.keys())
@@ -35,7 +39,7 @@ def test_neither_a_bad_step_nor_any_after_it_changes_anything(poison: dict[str, 
     run = new_run("captured", spike_factor=3.0)
     good = new_batch([5, 7, 2])
     bad = new_batch([5, 7, 2], add=poison.get("add", 0.0), steep=poison.get("steep", 0.0))
-    run.stepper.restart([1e3] * 30)
+    run.stepper.restart(BEFORE)
     run.stepper.launch([good], count_targets(good))
     assert len(run.stepper.read(read_all)) == 1
     weights, moments = run.weights(), run.moments()
@@ -46,13 +50,13 @@ def test_neither_a_bad_step_nor_any_after_it_changes_anything(poison: dict[str, 
     assert not all(math.isfinite(value) and value < 1e5 for value in bad_before.values())  # the figures are reported
     assert torch.equal(run.weights(), weights)
     assert torch.equal(run.moments(), moments)
-    run.stepper.restart([1e3] * 30)
+    run.stepper.restart(BEFORE)
     run.stepper.launch([good], count_targets(good))
     [figures] = run.stepper.read(read_all)
     assert math.isfinite(figures.loss(count_targets(good)))
     assert not torch.equal(run.weights(), weights)
     other = new_run("captured", spike_factor=3.0)  # as if the bad ones had never been
-    other.stepper.restart([1e3] * 30)
+    other.stepper.restart(BEFORE)
     for _ in range(2):
         other.stepper.launch([good], count_targets(good))
         other.stepper.read(read_all)
@@ -63,29 +67,34 @@ def test_neither_a_bad_step_nor_any_after_it_changes_anything(poison: dict[str, 
 @pytest.mark.parametrize("known", [0, 5, 19, 20, 21, 99, 100])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_device_decides_as_the_loop_does(known: int, seed: int) -> None:
-    """On random losses, about a fifth of them over the limit, from none known or some; a refused one is not counted."""
+    """On random losses, about a fifth of them over the limit, from none known or some; a refused one is not counted.
+    Those of other terms are tenfold."""
     draw = random.Random(seed)
-    losses = [draw.lognormvariate(0, 1) for _ in range(known)]
+    levels = {"lm": 1.0, "lm+mlm": 10.0}
+    losses = {terms: [level * draw.lognormvariate(0, 1) for _ in range(known)] for terms, level in levels.items()}
     recent = RecentLosses(torch.device("cpu"))
-    recent.restart(losses)
+    recent.restart(losses if known else {})
     decided = []
     for step in range(250):
-        loss = draw.lognormvariate(0, 1) * draw.choice([1, 1, 1, 1, 8])
-        is_spike = divergence_fault(step, loss, 1.0, losses, 3.0) is not None
+        terms = draw.choice([*levels])
+        recent.turn_to(terms)
+        loss = levels[terms] * draw.lognormvariate(0, 1) * draw.choice([1, 1, 1, 1, 8])
+        is_spike = divergence_fault(step, loss, 1.0, losses[terms], 3.0) is not None
         halted = torch.tensor(float(is_spike))
         assert bool(recent.is_spike(torch.tensor(loss, dtype=torch.float64), 3.0)) == is_spike
         recent.add(torch.tensor(loss, dtype=torch.float64), halted)
         decided.append(is_spike)
         if not is_spike:
-            losses = [*losses, loss][-WINDOW:]
+            losses[terms] = [*losses[terms], loss][-WINDOW:]
     assert 10 < sum(decided) < 200
 
 
-@pytest.mark.parametrize(("num_without_targets", "is_spike"), [(30, False), (20, True)])
-def test_a_median_of_steps_without_targets_is_held_against_no_step(num_without_targets: int, is_spike: bool) -> None:
-    losses = [*[0.0] * num_without_targets, *[3.0] * (50 - num_without_targets)]
+@pytest.mark.parametrize(("num_zeros", "is_spike"), [(30, False), (20, True)])
+def test_a_median_of_zero_is_held_against_no_step(num_zeros: int, is_spike: bool) -> None:
+    losses = [*[0.0] * num_zeros, *[3.0] * (50 - num_zeros)]
     recent = RecentLosses(torch.device("cpu"))
-    recent.restart(losses)
+    recent.restart({"lm": losses})
+    recent.turn_to("lm")
     assert bool(recent.is_spike(torch.tensor(50.0, dtype=torch.float64), 2.0)) == is_spike
     assert (divergence_fault(51, 50.0, 1.0, losses, 2.0) is not None) == is_spike
 
@@ -116,7 +125,7 @@ def test_a_run_that_rolls_back_continues_from_there() -> None:
 
     def save(run: Run, state: TrainState) -> None:
         if state.step == 7:
-            earlier = TrainState(step=7, tokens=state.tokens, recent_losses=list(state.recent_losses))
+            earlier = TrainState(step=7, tokens=state.tokens, recent_losses=state.recent_losses)
             kept[id(run)] = copy.deepcopy((run.module.state_dict(), run.optimizer.state_dict()["state"], earlier))
 
     def roll_back(run: Run, state: TrainState, bad: BadStep) -> None:
@@ -128,3 +137,22 @@ def test_a_run_that_rolls_back_continues_from_there() -> None:
     steps = partial(endless_steps, bad={10: {"add": math.nan}})
     _, captured = train_both({"steps": 20}, steps, log_every=7, on_step=save, on_bad_step=roll_back)
     assert captured.state.roll_backs == 1
+
+
+def steps_of_two_kinds(start: int, bad: dict[int, float]) -> Iterator[StepBatches[int]]:
+    """Every third step has targets of `tokens` too, and a loss of 50 where the others have one of 1, unless it is a
+    bad one."""
+    for number in count(start):
+        has_both = number % 3 == 0
+        add = bad.get(number, 300.0 if has_both else 3.0)
+        batch = new_batch([5, 7, 2], number, labelled=float(has_both), add=add)
+        yield StepBatches([batch], number + 1, number / 10)
+
+
+def test_a_spike_is_judged_against_the_steps_with_targets_of_the_same_terms() -> None:
+    """Of the two spikes one is a loss that is usual where both terms have targets."""
+    settings, steps = {"steps": 97, "spike_factor": 8}, partial(steps_of_two_kinds, bad={80: 300.0, 90: 1e5})
+    eager, captured = train_both(settings, steps, log_every=7, spike_factor=8.0)
+    assert [each.step.number for each in captured.bad_steps] == [81, 91]
+    numbers = {terms: len(losses) for terms, losses in eager.state.recent_losses.items()}
+    assert numbers == {"sequences": 63, "sequences+tokens": 32}

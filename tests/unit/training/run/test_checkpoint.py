@@ -100,7 +100,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path, optimizer: str) -> No
     run.schedule.warmup_end = {"steps": 2, "tokens": 16, "epochs": 0.2, "minutes": 0.1}
     run.schedule.stage = Stage({"steps": 1, "tokens": 8, "epochs": 0.1, "minutes": 0.05}, 0.75)
     run.state.evaluation, run.state.evaluated_step = {"mlm_loss": 0.1 + 0.2}, 2
-    run.state.recent_losses, run.state.roll_backs = [0.1 + 0.2, 1e300], 2
+    run.state.recent_losses, run.state.roll_backs = {"lm+mlm": [0.1 + 0.2, 1e300]}, 2
     run.state.newest = StepResult(0.1 + 0.2, 1 / 3, 8, {"mlm": 1.0})
     run.state.logged_tokens, run.state.logged_seconds = 16, 2 / 3
     run.save(tmp_path)
@@ -115,7 +115,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path, optimizer: str) -> No
     assert (state.evaluation, state.evaluated_step) == ({"mlm_loss": 0.1 + 0.2}, 2)
     assert state.counts == {"mlm": 24}
     assert (state.newest, state.logged_tokens, state.logged_seconds) == (run.state.newest, 16, 2 / 3)
-    assert (state.recent_losses, state.roll_backs) == ([0.1 + 0.2, 1e300], 2)
+    assert (state.recent_losses, state.roll_backs) == ({"lm+mlm": [0.1 + 0.2, 1e300]}, 2)
     assert (resumed.schedule.warmup_end, resumed.schedule.stage) == (run.schedule.warmup_end, run.schedule.stage)
     assert torch.equal(resumed.take_steps(2), expected)
     assert resumed.state.totals == run.state.totals
@@ -271,7 +271,7 @@ FORGED: list[tuple[str, Any]] = [
     *[("position", {"sequence": value}) for value in (-5, "x", 2.5, None)],
     ("seconds", "1"),
     *[("totals", value) for value in (5, {"mlm": "x"})],
-    *[("recent_losses", value) for value in ("abc", ["x"])],
+    *[("recent_losses", value) for value in ("abc", [1.0], {"lm": "x"})],
     *[("micro_batch_tokens", value) for value in (0, "a")],
     *[("warmup_end", value) for value in ("b", {"steps": "b"})],
     *[("newest", value) for value in ({"rate": 1}, 3)],
