@@ -28,7 +28,6 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
-from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import (
     ObjectiveModule,
@@ -38,14 +37,15 @@ from unmask.objectives.base import (
     head_operations,
     original_ids,
 )
-from unmask.objectives.causal_lm import next_token_decoder
 from unmask.objectives.directions import (
     NEXT_LABELS,
     NEXT_POSITIONS,
     add_next_tokens,
     draw_directions,
-    is_read_left_to_right,
+    leave_out_left_to_right,
     next_counts,
+    next_token_terms,
+    share_of_targets,
 )
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masks.masking import describe_masking, mask_targets, predict_masked
@@ -96,9 +96,7 @@ class MaskedLM:
         batch = draw_directions(batch)
         # A column in training alone, where the share changes over the run; else the last share.
         prob = float(batch.columns.get(TARGET_PROB, settings.last_target_prob))
-        chosen = self._masking.choose(batch, prob, settings, self._vocabulary)
-        if batch.left_to_right:
-            chosen &= ~is_read_left_to_right(batch)
+        chosen = leave_out_left_to_right(batch, self._masking.choose(batch, prob, settings, self._vocabulary))
         prepared = mask_targets(
             batch,
             chosen,
@@ -108,8 +106,7 @@ class MaskedLM:
             self._ordinary_ids,
             _first_of_span(batch, chosen) if self._masking.has_spans else None,
         )
-        if batch.left_to_right:
-            prepared = add_next_tokens(prepared, batch.input_ids)
+        prepared = add_next_tokens(prepared, batch.input_ids)
         for part in self._parts:
             prepared = part.prepare(prepared, chosen)
         return prepared
@@ -147,7 +144,7 @@ class MaskedLM:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         settings = self._settings
         masked = (settings.target_prob + settings.last_target_prob) / 2
-        targets = masked + settings.causal_share * (1 - masked)
+        targets = share_of_targets(masked, settings.causal_share)
         parts = [part.operations(sizes, batch, length) for part in self._parts]
         read = targets + sum(share for share, _ in parts)
         heads = targets * head_operations(sizes) + sum(work for _, work in parts)
@@ -222,10 +219,7 @@ class MaskedLMModule(ObjectiveModule):
         hidden = self._read(batch)
         (logits, labels), *answers = self._answers(batch, hidden)
         terms = [LossTerm("mlm", self.cross_entropy(logits, labels, self._z_loss))]
-        if NEXT_LABELS in batch.columns:
-            decoder = next_token_decoder(self.encoder, self.masked_lm_head, hidden["lm"])
-            total = summed_decoder_loss(decoder, batch.columns[NEXT_LABELS], z_loss=self._z_loss)
-            terms.append(LossTerm("lm", total))
+        terms += next_token_terms(batch, self.encoder, self.masked_lm_head, hidden["lm"], self._z_loss)
         for part, (logits, labels) in zip(self._parts, answers, strict=True):
             terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), part.weight))
         return terms
@@ -262,8 +256,7 @@ class MaskedLMModule(ObjectiveModule):
         places = {part.term: part.places(batch) for part in self._parts if part.is_pooled}
         places["mlm"] = batch.columns["target_positions"]
         places |= {part.term: part.places(batch) for part in self._parts if not part.is_pooled}
-        if NEXT_POSITIONS in batch.columns:
-            places["lm"] = batch.columns[NEXT_POSITIONS]
+        places["lm"] = batch.columns.get(NEXT_POSITIONS, places["mlm"][:0])
         hidden = self.encoder(batch, torch.cat(list(places.values())))
         return dict(zip(places, hidden.split([len(each) for each in places.values()]), strict=True))
 

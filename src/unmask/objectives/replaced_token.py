@@ -43,11 +43,9 @@ from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_binary_cross_entropy, summed_cross_entropy
-from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import base, directions
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
-from unmask.objectives.causal_lm import next_token_decoder
 from unmask.objectives.floors import (
     Floor,
     NoContext,
@@ -92,13 +90,10 @@ class ReplacedToken:
         """
         settings = self._settings
         batch = directions.draw_directions(batch)
-        chosen = choose_tokens(batch, settings.target_prob)
-        if batch.left_to_right:
-            chosen &= ~directions.is_read_left_to_right(batch)
+        chosen = directions.leave_out_left_to_right(batch, choose_tokens(batch, settings.target_prob))
         unused = batch.input_ids[:1]  # nothing is replaced at random
         masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
-        if batch.left_to_right:
-            masked = directions.add_next_tokens(masked, batch.input_ids)
+        masked = directions.add_next_tokens(masked, batch.input_ids)
         fractions = batch_rows(batch).draw(Stream.SAMPLE, masked.columns["target_positions"])
         return masked.with_columns(sample_fractions=fractions)
 
@@ -160,10 +155,11 @@ class ReplacedToken:
 
     def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """For both models as they are trained over the run; in two stages each is for half of it, the generator then
-        frozen and run forward."""
+        frozen and run forward. From left to right the generator reads until `discriminator_after`."""
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         settings = self._settings
-        targets, is_joint = settings.target_prob, settings.schedule == "joint"
+        is_joint, causal = settings.schedule == "joint", settings.discriminator_after * settings.causal_share
+        targets = directions.share_of_targets(settings.target_prob, causal)
         small = generator_settings(sizes, settings.generator_size, is_joint and settings.tie_embeddings == "all")
         generator = base.encoder_operations(small, length, targets) + targets * base.head_operations(small)
         discriminator = base.encoder_operations(sizes, length, 1.0) + 2 * (sizes.hidden_size**2 + sizes.hidden_size)
@@ -285,10 +281,7 @@ class ReplacedTokenModule(ObjectiveModule):
         terms = []
         if self.trains_generator:
             terms.append(LossTerm("generator", self.cross_entropy(logits, originals)))
-        if directions.NEXT_LABELS in batch.columns:
-            decoder = next_token_decoder(self.generator, self.generator_head, to_next)
-            total = summed_decoder_loss(decoder, batch.columns[directions.NEXT_LABELS])
-            terms.append(LossTerm("lm", total))
+        terms += directions.next_token_terms(batch, self.generator, self.generator_head, to_next)
         if self.trains_discriminator:
             guesses, replaced = self.discriminator_logits(batch, logits)
             weight = self._settings.discriminator_weight if self.trains_generator else 1.0

@@ -231,6 +231,21 @@ def test_operations_of_two_stages_are_the_mean_of_both() -> None:
     assert staged == pytest.approx((together + generator) / 2)
 
 
+def test_operations_of_a_generator_that_reads_from_left_to_right_while_it_learns_alone() -> None:
+    """That is 1/4 of the run, in which it does what a masked LM of its size does, and then what it does anyway."""
+    sizes, (_, batch) = sizes_of("two stages"), made("two stages", 1)
+
+    def operations(settings: ObjectiveSettings) -> float:
+        return new_objective(settings, any_vocabulary(120)).operations(sizes, batch, 24)
+
+    masked, mixed = (operations(MaskedLMSettings(sentence_objective="none", causal_share=share)) for share in (0, 0.5))
+    late, read = (
+        operations(ReplacedTokenSettings(generator_size=1, discriminator_after=0.25, causal_share=share))
+        for share in (0, 0.5)
+    )
+    assert read - late == pytest.approx((mixed - masked) / 4)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "name", "decay"),
     [
