@@ -145,6 +145,7 @@ class Family:
         masked_lm_activation: of its masked-LM head; None: `hidden_act`.
         left_to_right: its tokens never see later ones.
         may_be_causal: so do those of a model with `causal` True.
+        may_read_left_to_right: so do those of the sequences of which `Batch.left_to_right` says it.
         reads_bare_text: without special tokens around it (Radford et al. 2018, section 4.1).
         reads_words: by their characters, and the two texts of a pair apart, as ELMo does.
         is_recurrent: it has no attention, and no position embeddings.
@@ -181,6 +182,7 @@ class Family:
     masked_lm_activation: Activation | None = None
     left_to_right: bool = False
     may_be_causal: bool = False
+    may_read_left_to_right: bool = False
     reads_bare_text: bool = False
     reads_words: bool = False
     is_recurrent: bool = False

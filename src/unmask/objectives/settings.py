@@ -21,6 +21,7 @@ from unmask.objectives.settings_base import (
     called,
     refuse_without_effect,
     unusual_share,
+    why_not_left_to_right,
 )
 from unmask.packing.settings import SentenceObjective
 
@@ -152,7 +153,7 @@ class MaskedLMSettings(ObjectiveSettings):
 
     def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
         if self.sentence_objective == "none" or family.has("next_sentence_head"):
-            return None
+            return why_not_left_to_right(self, self.causal_share, family, init_from)
         having = tuple(name for name, each in ARCHITECTURES.items() if each.has("next_sentence_head"))
         named = " or ".join(having)
         instead = f"model.architecture={named}, with any tokenizer" if init_from is None else a_model_of(having)
@@ -327,6 +328,9 @@ class ReplacedTokenSettings(ObjectiveSettings):
         if self.schedule == "two_stage":
             return 0.5, 1.0
         return (self.discriminator_after, 1.0) if self.discriminator_after else (1.0,)
+
+    def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
+        return why_not_left_to_right(self, self.causal_share, family, init_from)
 
     @property
     def why_large_gradients(self) -> str:

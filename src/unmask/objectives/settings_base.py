@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
 from unmask.config import Settings
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.packing.settings import SentenceObjective
 
@@ -137,6 +138,20 @@ def called(architecture: str, init_from: str | None) -> str:
     if init_from is None:
         return f"model.architecture={architecture}"
     return f"init_from={init_from}, of the family {architecture} by its config.json,"
+
+
+def why_not_left_to_right(
+    objective: ObjectiveSettings, causal_share: float, family: Family, init_from: str | None
+) -> str | None:
+    """What is wrong with reading a share of the sequences from left to right, where a family cannot; else None."""
+    if not causal_share or family.may_read_left_to_right:
+        return None
+    able = tuple(name for name, e in ARCHITECTURES.items() if e.may_read_left_to_right and objective.trains(e))
+    instead = f"model.architecture={' or '.join(able)}" if init_from is None else a_model_of(able)
+    return (
+        f"objective.causal_share={causal_share:g} and {called(family.name, init_from)} do not go together: its tokens "
+        f"would see those that they are to predict; leave out objective.causal_share, or take {instead}"
+    )
 
 
 def a_model_of(families: tuple[str, ...]) -> str:

@@ -78,7 +78,8 @@ def evaluator(
     if not run.held_out and not run.pairs:
         return None
     scorer = _scorer(run, compute) if run.pairs else None
-    plateau = Plateau(floors, settings.objective.main_term, plateau_advice(settings))
+    continued = None if settings.init_from is None else run.module.encoder.settings.family
+    plateau = Plateau(floors, settings.objective.main_term, plateau_advice(settings, continued))
     if run.checkpoint is not None and (directory / METRICS).is_file():
         plateau.recall(read_metrics(directory / METRICS), run.checkpoint, settings.train)
 

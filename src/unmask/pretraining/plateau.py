@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.config import build_settings, merge, parse_overrides
 from unmask.errors import SettingsError
+from unmask.models.family import Family
 from unmask.models.settings import ModelSettings
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.packing.settings import PAIRED
@@ -83,9 +84,15 @@ _SHORT = 32
 """Tokens: masked words are learnt from their neighbours sooner where there are few others."""
 
 
-def plateau_advice(settings: PretrainRecipe) -> list[str]:
-    """What shortened a plateau on small models and a recipe neither has nor refuses: `key=value` words, of which each
-    may need those before it."""
+def plateau_advice(settings: PretrainRecipe, continued: Family | None = None) -> list[str]:
+    """What shortened a plateau on small models and a recipe neither has nor refuses.
+
+    Args:
+        continued: the family of the model in `init_from`; None where there is none.
+
+    Returns:
+        `key=value` words, of which each may need those before it.
+    """
     objective, packing, is_new = settings.objective, settings.packing, settings.init_from is None
     is_paired = packing.format in PAIRED
     train, length = settings.train, packing.max_length
@@ -113,7 +120,8 @@ def plateau_advice(settings: PretrainRecipe) -> list[str]:
     for word in (word for word, is_wanted in is_open.items() if is_wanted):
         changed = merge(values, parse_overrides([word]))
         with suppress(SettingsError):
-            build_settings(PretrainRecipe, changed, "advice")
-            values = changed
-            advice.append(word)
+            built = build_settings(PretrainRecipe, changed, "advice")
+            if continued is None or built.objective.why_not_trained(continued, settings.init_from) is None:
+                values = changed
+                advice.append(word)
     return advice

@@ -66,4 +66,5 @@ BERT = Family(
     presets=PRESETS,
     pooled=frozenset({"sequence_classification", "multiple_choice"}),
     may_be_causal=True,
+    may_read_left_to_right=True,
 )

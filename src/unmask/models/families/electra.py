@@ -75,4 +75,5 @@ ELECTRA = Family(
         "multiple_choice": "deep_gelu_summary",
     },
     masked_lm_activation="gelu",
+    may_read_left_to_right=True,
 )

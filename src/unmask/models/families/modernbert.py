@@ -155,6 +155,7 @@ MODERNBERT = Family(
     flatten_config=flatten_config,
     heads=dict.fromkeys(_KINDS, "deep_normalised"),
     feed_forward_factor=1.5,
+    may_read_left_to_right=True,
     is_gated=True,
     deepen="unmask.models.hub.conversion:deepened",
 )

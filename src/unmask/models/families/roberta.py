@@ -47,5 +47,6 @@ ROBERTA = Family(
     },
     pooled=frozenset({"multiple_choice"}),
     masked_lm_activation="gelu",
+    may_read_left_to_right=True,
     positions_after_padding=True,
 )
