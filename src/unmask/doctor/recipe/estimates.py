@@ -6,7 +6,7 @@ feed-forward only at the places that a head reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from unmask.models.kernels.decoder_loss import logits_at_once
 from unmask.models.settings import EncoderSettings
 from unmask.models.trained import TrainedModule
 from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
+from unmask.objectives.directions import next_counts
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
@@ -92,7 +93,7 @@ class MemoryEstimate:
     optimizer: int
     casts: int  # copies of the weights in bfloat16, if products are computed in it
     activations: int  # what a micro-batch keeps for its backward pass
-    logits: int  # gradients of the logits over the vocabulary, while the backward pass works on them
+    logits: int  # gradients of the logits over the vocabulary, of the most that are there at once
 
     @property
     def fixed(self) -> int:
@@ -151,11 +152,16 @@ def scale_memory(
     times = tokens / batch.num_tokens
     item = 2 if fixed.casts else FLOAT32
     counts = objective.counts(batch)
-    num_targets = sum(counts[term] for term in objective.vocabulary_terms) * times
-    logits = round(num_targets * sizes.vocab_size * item)
-    if objective.predicts_next:  # decoded piece by piece, beside the gradient of the word embeddings
+    in_slices = set(objective.vocabulary_terms if objective.predicts_next else next_counts(batch))
+
+    def size_of(terms: Collection[str]) -> int:
+        return round(sum(counts[term] for term in terms) * times * sizes.vocab_size * item)
+
+    logits = size_of(set(objective.vocabulary_terms) - in_slices)
+    if in_slices:  # decoded piece by piece before the backward pass, beside the gradient of the word embeddings
         width = sizes.embedding_size or sizes.hidden_size
-        logits = min(logits, FLOAT32 * logits_at_once(device)) + FLOAT32 * sizes.vocab_size * width
+        logits = max(logits, min(size_of(in_slices), FLOAT32 * logits_at_once(device)))
+        logits += FLOAT32 * sizes.vocab_size * width
     return replace(fixed, activations=round(kept * times), logits=logits)
 
 

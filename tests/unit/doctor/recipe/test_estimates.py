@@ -294,10 +294,12 @@ def test_memory_of_every_objective(name: str) -> None:
     direct = measure_saved_bytes(sizes_of(name), 4, batch, objective, CPU)
     estimate = estimate_memory(sizes_of(name), batch, objective, batch.num_tokens)
     assert estimate.activations == direct  # each block keeps the same, to the byte
-    columns = ("target_positions", "boundary_targets", NEXT_POSITIONS)
-    vocabulary_targets = sum(len(batch.columns.get(name, ())) for name in columns)
-    own_gradient = 120 * 16 * 4 if recipe_of(name).objective.name == "causal_lm" else 0
-    assert estimate.logits == vocabulary_targets * 120 * 4 + own_gradient
+    columns = ("target_positions", "boundary_targets")
+    at_once = sum(len(batch.columns.get(column, ())) for column in columns)
+    in_slices, own_gradient = len(batch.columns.get(NEXT_POSITIONS, ())), 0
+    if in_slices or recipe_of(name).objective.name == "causal_lm":
+        own_gradient = 120 * 16 * 4
+    assert estimate.logits == max(at_once, in_slices) * 120 * 4 + own_gradient
 
 
 def test_blocks_that_are_computed_again_keep_their_input() -> None:
@@ -316,6 +318,14 @@ def test_a_decoder_never_holds_all_logits() -> None:
     objective, batch = made("gpt1", 4)
     estimate = estimate_memory(sizes_of("gpt1"), batch, objective, 10**9)
     assert estimate.logits == 4 * 2**23 + 120 * 16 * 4
+
+
+def test_beside_masked_words_a_decoder_never_holds_all_logits() -> None:
+    objective, batch = made("half read left to right", 16)
+    assert len(batch.columns[NEXT_POSITIONS]) > 4 * len(batch.columns["target_positions"]) > 0
+    estimate = estimate_memory(sizes_of("half read left to right"), batch, objective, 10**9)
+    masked = len(batch.columns["target_positions"]) * 10**9 / batch.num_tokens
+    assert estimate.logits == round(masked * 120 * 4) + 120 * 16 * 4
 
 
 @pytest.mark.parametrize(("name", "num_specials"), [("gpt1", 0), ("electra", 2), ("bert", 3)])
