@@ -173,15 +173,20 @@ class Material:
         """The mean tokens of a sequence."""
         return self.tokens_per_step / self.settings.train.batch_size
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """What the objective does when its last stage begins, which takes the longest and keeps the most."""
+        objective = self.settings.objective
+        return objective.rates((0.0, *objective.stages)[-2], self.settings.all_phases[0].causal_share)
+
     @cached_property
     def usual_batch(self) -> Batch:
-        """About `MEASURED_TOKENS` tokens in sequences like those of the run, prepared."""
+        """About `MEASURED_TOKENS` tokens in sequences like those that the last stage begins with, prepared."""
         return self.objective.prepare(next(self.batches(max(1, int(MEASURED_TOKENS / self.length)))))
 
     def batches(self, sequences: int) -> Iterator[Batch]:
         """Endless batches of `sequences` sequences, not masked yet."""
-        rates = self.settings.first_rates
-        return (with_rates(batch, rates) for batch in self._batches(sequences))
+        return (with_rates(batch, self.rates) for batch in self._batches(sequences))
 
     def _batches(self, sequences: int) -> Iterator[Batch]:
         if self.text is None:

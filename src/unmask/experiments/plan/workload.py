@@ -172,7 +172,7 @@ def _short_batch(material: Material) -> Batch:
     packing = material.settings.packing.model_copy(update={"max_length": _SHORT, "short_sequence_prob": 0.0})
     settings = material.settings.model_copy(update={"packing": packing})
     batch = next(random_batches(settings, material.sizes.vocab_size, MEASURED_TOKENS // _SHORT))
-    return material.objective.prepare(with_rates(batch, settings.first_rates))
+    return material.objective.prepare(with_rates(batch, material.rates))
 
 
 def muon_matrices(module: nn.Module, settings: OptimizerSettings, item: int) -> tuple[EqualMatrices, ...]:

@@ -122,6 +122,24 @@ def test_the_optimizer_is_counted_once_whatever_the_batch() -> None:
     assert SpeedProbe(4, 100, (3.0,), 1.0).seconds_for(400) == pytest.approx(1 + 4 * 2)
 
 
+def test_steps_are_those_that_the_last_stage_begins_with() -> None:
+    objective = {"name": "replaced_token", "discriminator_after": 0.5, "causal_share": 0.9}
+    values = {**recipe().as_written(), "objective": objective, "packing": {"format": "single_segment"}}
+    values["model"] = {**values["model"], "architecture": "electra"}
+    material = Material.of(open_start(PretrainRecipe.model_validate(values)), None)
+    prepare, terms = material.objective.prepare, set()
+
+    def prepare_and_count(batch: Batch) -> Batch:
+        prepared = prepare(batch)
+        terms.update(material.objective.counts(prepared))
+        return prepared
+
+    material.objective.prepare = prepare_and_count  # type: ignore[method-assign]
+    measure_speed(material, choose_compute("cpu", "fp32"), 0.0, 2)
+    assert terms == {"generator", "discriminator"}
+    assert material.objective.counts(material.usual_batch).keys() == terms
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_blocks_are_computed_again_where_the_run_does_so(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     probed: list[nn.Module] = []

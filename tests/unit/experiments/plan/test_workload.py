@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from unmask.doctor.recipe.estimates import bare_module
+from unmask.doctor.recipe.estimates import MemoryEstimate, bare_module
 from unmask.doctor.recipe.material import each_phase
 from unmask.experiments.plan.workload import muon_matrices, open_recipe, open_workload
 from unmask.models.settings import EncoderSettings
@@ -61,6 +61,19 @@ def test_a_gpu_keeps_what_the_formula_says(dtype: torch.dtype, per_width: int) -
         return phase.memory(1).activations / 512
 
     assert (kept(4) - kept(2)) / 2 == pytest.approx(per_width * 256, rel=0.02)
+
+
+def test_what_a_generator_reads_while_it_learns_alone_is_not_in_the_memory_of_the_last_stage() -> None:
+    def memory(causal_share: float) -> MemoryEstimate:
+        settings = recipe(
+            objective={"name": "replaced_token", "discriminator_after": 0.5, "causal_share": causal_share},
+            model=SIZES | {"architecture": "electra"},
+            packing={"format": "single_segment"},
+        )
+        (phase,) = open_workload("a", settings, False, on_gpu(torch.float32)).workload.phases
+        return phase.memory(8)
+
+    assert memory(0.5) == memory(0)
 
 
 def test_what_is_computed_again() -> None:
