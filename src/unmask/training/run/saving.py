@@ -121,6 +121,6 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     except SafetensorError as error:  # a full disk raises no OSError there
         reason = "the disk is full" if "os error 28" in str(error) else str(error)
         raise OutputError(
-            f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
-            "space, then the same command with --resume continues"
+            f"cannot write a checkpoint to {path.parent.parent}: {reason}: free some space, then the same "
+            "command with --resume continues"
         ) from error
