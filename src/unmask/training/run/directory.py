@@ -88,6 +88,9 @@ def opening_run(
         for place in (aside, directory):  # a lock stays with what it was taken of, whatever the name is then
             if place.is_dir():
                 held.enter_context(alone_in(place))
+        if directory.is_dir():
+            with as_output_error(directory):
+                (directory / f"{UNFINISHED}{RECIPE}").unlink(missing_ok=True)  # of a run that was killed as it began
         if aside.is_dir() and directory.is_dir() and not _names(directory):
             directory.rmdir()  # of an attempt to replace the run that was killed
         put_back(directory)
@@ -121,6 +124,8 @@ def opening_run(
             then = "the run there is as it was" if replaces else "the same command with --resume continues"
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
             raise Interrupted(f"{directory}: stopped before the first step; {then}", number) from error
+        if continues or replaces:
+            remove_replaced(directory)
 
 
 @contextmanager
@@ -138,7 +143,6 @@ def _replacing(directory: Path, aside: Path) -> Iterator[None]:
         shutil.rmtree(directory, ignore_errors=True)
         os.replace(aside, directory)
         raise
-    remove_replaced(directory)
 
 
 @contextmanager

@@ -442,10 +442,30 @@ def test_a_link_stays_one_and_what_it_leads_to_is_the_run(tmp_path: Path) -> Non
         assert (link.is_symlink(), names(tmp_path / "scratch"), names(tmp_path)) == (True, [RECIPE], ["run", "scratch"])
 
 
-def test_an_empty_directory_of_a_killed_attempt_does_not_hide_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [[], [".unfinished-recipe.yaml"]], ids=str)
+def test_what_a_killed_attempt_has_begun_does_not_hide_the_run(tmp_path: Path, left: list[str]) -> None:
     begin(tmp_path / "run")
     before = contents(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / ".unfinished-.replaced-run")
     (tmp_path / "run").mkdir()
+    for name in left:
+        (tmp_path / "run" / name).touch()
     open_run(tmp_path / "run", recipe(), resume=True, overwrite=False)
     assert (contents(tmp_path / "run"), names(tmp_path)) == (before, ["run"])
+
+
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+def test_a_run_begins_where_one_was_killed_while_it_wrote_its_recipe(tmp_path: Path, how: dict[str, bool]) -> None:
+    write(tmp_path / "run" / ".unfinished-recipe.yaml", "store: a-")
+    open_run(tmp_path / "run", recipe(), **{"resume": False, "overwrite": False, **how})
+    assert names(tmp_path / "run") == [RECIPE]
+
+
+def test_a_replaced_run_is_gone_once_the_killed_one_in_its_place_is_resumed(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    begin(tmp_path / ".unfinished-.replaced-run")
+    with pytest.raises(InputError):
+        open_and(lambda: None, tmp_path / "run", resume=True)
+    assert names(tmp_path) == [".unfinished-.replaced-run", "run"]
+    open_run(tmp_path / "run", recipe(), resume=True, overwrite=False)
+    assert names(tmp_path) == ["run"]
