@@ -257,7 +257,7 @@ def _evaluate_pairs(
         if scored is not None and out.suffix == ".jsonl":
             write_json_lines(out, scored.rows(), overwrite)
         else:
-            write_pairs_page(out, model, str(pairs), every)
+            write_pairs_page(out, model, str(pairs), every, overwrite)
         print(f"wrote {out}", file=sys.stderr)
 
 

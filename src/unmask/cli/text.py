@@ -113,7 +113,7 @@ def tokenizer_report(
     )
     print(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else format_report(report))
     if out is not None:
-        write_page(report, out)
+        write_page(report, out, overwrite)
         print(f"wrote {out}", file=sys.stderr)
 
 

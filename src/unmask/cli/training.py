@@ -113,7 +113,7 @@ def doctor_command(
     else:
         print_diagnosis(diagnosis)
     if out is not None:  # last, so that a full disk loses nothing of the diagnosis
-        write_diagnosis(out, diagnosis)
+        write_diagnosis(out, diagnosis, overwrite)
         print(f"wrote {out}", file=sys.stderr)
     if diagnosis.has_fault:
         raise typer.Exit(2)

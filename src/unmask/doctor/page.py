@@ -12,12 +12,13 @@ from unmask.doctor.findings import Diagnosis, FigureTable, Sample, are_numbers
 from unmask.reports.layout import write_page
 
 
-def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
-    """Writes the page; raises OutputError if the place cannot be written."""
+def write_diagnosis(path: Path, diagnosis: Diagnosis, overwrite: bool) -> None:
+    """Writes the page; raises OutputError as `unmask.reports.layout.write_page` does."""
     legend = _legend(diagnosis.samples)
     write_page(
         path,
         "doctor.html",
+        overwrite,
         title=f"{diagnosis.target}: doctor",
         above=f"a {diagnosis.kind}, examined",
         heading=diagnosis.target,

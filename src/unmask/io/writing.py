@@ -368,9 +368,9 @@ def _as_it_will_be(path: Path) -> Path:
     return Path(*(part.removeprefix(REPLACED).removeprefix(UNFINISHED) for part in path.parts))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text atomically."""
-    with writing(path) as file:
+def write_text(path: Path, text: str, overwrite: bool = True) -> None:
+    """Writes UTF-8 text as `writing` does."""
+    with writing(path, overwrite) as file:
         file.write(text.encode("utf-8"))
 
 

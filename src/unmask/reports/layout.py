@@ -16,13 +16,13 @@ from markupsafe import Markup
 from unmask.io.writing import write_text
 
 
-def write_page(path: Path, template: str, **values: object) -> None:
-    """Renders a template into a file.
+def write_page(path: Path, template: str, overwrite: bool = True, **values: object) -> None:
+    """Renders a template into a file, as `unmask.io.writing.writing` does.
 
     Raises:
-        OutputError: the place cannot be written.
+        OutputError: the place cannot be written, or `overwrite` is False and something is there.
     """
-    write_text(path, render(template, **values))
+    write_text(path, render(template, **values), overwrite)
 
 
 def render(template: str, **values: object) -> str:

@@ -13,7 +13,7 @@ COIN = 50.0
 """The percentage of pairs that guessing gets right."""
 
 
-def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mapping[str, Any]]) -> None:
+def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mapping[str, Any]], overwrite: bool) -> None:
     """Writes the page.
 
     Args:
@@ -23,7 +23,7 @@ def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mappi
             their order, each with its `step`. The table is that of the last.
 
     Raises:
-        OutputError: the place cannot be written.
+        OutputError: as `unmask.reports.layout.write_page`.
     """
     last = results[-1]
     mean = last["metrics"]
@@ -38,6 +38,7 @@ def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mappi
     write_page(
         path,
         "pairs.html",
+        overwrite,
         title=f"{model} on {pairs}",
         above=None,
         tiles=[

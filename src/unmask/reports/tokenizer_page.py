@@ -42,17 +42,18 @@ BARS = (
 )
 
 
-def write_page(report: TokenizersReport, path: Path) -> None:
+def write_page(report: TokenizersReport, path: Path, overwrite: bool) -> None:
     """Writes the comparison as one HTML file that needs nothing else.
 
     Raises:
-        OutputError: the disk is full, or the place cannot be written.
+        OutputError: as `unmask.reports.layout.write_page`.
     """
     compared, letters = report.tokenizers, report.text.letters
     total = max(1, sum(letters.values()))
     render_page(
         path,
         "tokenizers.html",
+        overwrite,
         title=f"{len(compared)} tokenizers on the same text"
         if len(compared) > 1
         else f"The tokenizer {compared[0].name}",

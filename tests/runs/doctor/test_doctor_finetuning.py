@@ -93,7 +93,7 @@ def test_a_recipe_with_a_base_is_known_by_it(place: Path) -> None:
 def test_a_page_that_cannot_be_written_loses_no_diagnosis(
     unmask: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: Path, text: str) -> None:
+    def fail(path: Path, text: str, overwrite: bool) -> None:
         raise OutputError(f"the disk is full while writing {path}")
 
     monkeypatch.setattr("unmask.reports.layout.write_text", fail)

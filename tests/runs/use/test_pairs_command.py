@@ -111,6 +111,16 @@ def test_another_page_stays(whole: Path, pairs: Path, tmp_path: Path, unmask: Co
     assert page.read_text() != "another page"
 
 
+@pytest.mark.parametrize("name", ["report.html", "scores.jsonl"])
+def test_what_appears_meanwhile_stays(
+    whole: Path, pairs: Path, tmp_path: Path, unmask: Command, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("unmask.cli.evaluating._print_pairs", lambda *_: (tmp_path / name).write_text("another one"))
+    refused = unmask("evaluate", whole, "--pairs", pairs, "--out", tmp_path / name)
+    assert (refused.code, "exists already and would be overwritten" in refused.errors) == (2, True)
+    assert (tmp_path / name).read_text() == "another one"
+
+
 def test_one_paradigm_is_not_several(whole: Path, tmp_path: Path, unmask: Command) -> None:
     finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "pairs.jsonl", ROWS[0]))
     assert "1 pair in 1 paradigm; a coin" in finished.output

@@ -93,7 +93,7 @@ class Strict(HTMLParser):
 
 
 def page_of(diagnosis: Diagnosis, directory: Path) -> str:
-    write_diagnosis(directory / "page.html", diagnosis)
+    write_diagnosis(directory / "page.html", diagnosis, overwrite=True)
     return (directory / "page.html").read_text(encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from unmask.reports.pairs_page import write_pairs_page
 def test_pairs_that_are_alike_to_the_model_are_told(tmp_path: Path, alike: int, told: str | None) -> None:
     figures = {"accuracy": 50.0, "low": 40.0, "high": 60.0}
     result = {"n": 1200, "alike": alike, "metrics": figures, "terms": {}, "paradigms": {"a": {"term": "", **figures}}}
-    write_pairs_page(tmp_path / "pairs.html", "a model", "pairs.jsonl", [result])
+    write_pairs_page(tmp_path / "pairs.html", "a model", "pairs.jsonl", [result], overwrite=False)
     page = (tmp_path / "pairs.html").read_text(encoding="utf-8")
     assert ("two equal sentences" in page) == (alike > 0)
     assert told is None or f'<p class="note">{told}</p>' in page

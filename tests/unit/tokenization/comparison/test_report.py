@@ -258,7 +258,7 @@ def test_lengths_of_unknown_words_are_warned_of(tmp_path: Path, by_hand: Path) -
 def test_the_page_escapes(tmp_path: Path, by_hand: Path) -> None:
     report = compare(tmp_path, TEXT, by_hand, shutil.copytree(by_hand, tmp_path / "<b>&"))
     page = tmp_path / "page.html"
-    write_page(report, page)
+    write_page(report, page, overwrite=False)
     html = page.read_text("utf-8")
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&<" not in html
