@@ -143,9 +143,11 @@ def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[
     needed = wanted = FACTS[task.kind].needed_columns
     if all(len(names) == 2 for names in task.text_columns):
         wanted = wanted or next(iter(task.text_columns), ())
-    first = [] if are_texts or wanted else list(islice(rows, _NUM_INSPECTED_LINES))
-    _check_first_texts([row for row in first if isinstance(row, PlainText)], task)
-    for row in chain(first, rows):
+    if not are_texts and not wanted:
+        columns = {names[0] for names in task.text_columns} or {"text", "tokens"}
+        rows = refusing_header(rows, columns, "--format {format}; if it is a text, --format txt")
+        rows = _refusing_tagged_words(rows, task) if isinstance(task, Tagging) else rows
+    for row in rows:
         if isinstance(row, PlainText) and wanted:
             names = " and ".join(wanted)
             raise InputError(
@@ -155,33 +157,43 @@ def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[
         yield row
 
 
-def _check_first_texts(texts: Sequence[PlainText], task: Task[Any]) -> None:
-    """Refuses plain texts of which the first is the header of a table, or that are lines of one word with its tag:
-    every line would be answered as a text."""
-    names = {names[0] for names in task.text_columns} or {"text", "tokens"}
-    lines = [text.fields["text"] for text in texts]
-    refuse_header(texts, names, "--format {format}; if it is a text, --format txt")
-    if lines and isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels):
-        raise InputError(
-            f"{texts[0].source}: read as a text, and it is a word with its tag, as the lines that follow: give "
-            "--format conll; if they are texts, --format txt"
-        )
-
-
-def refuse_header(rows: Sequence[Row], names: Set[str], advice: str) -> None:
-    """Raises InputError where the first row is a plain text that is the header of a table with one of these columns.
+def refusing_header(
+    rows: Iterator[Row],
+    names: Set[str],
+    advice: str = "--separator {separator}; if it is a text, give it in JSON lines",
+) -> Iterator[Row]:
+    """The same rows.
 
     Args:
         advice: what to give, with `{format}` or `{separator}` in it.
+
+    Raises:
+        InputError: the first is a plain text that is the header of a table with one of these columns: every line would
+            be answered as a text.
     """
-    first = rows[0] if rows and isinstance(rows[0], PlainText) else None
-    for separator, format in (("\t", "tsv"), (",", "csv"), (";", "csv"), ("|", "csv")):
-        cells = [] if first is None else [cell.strip(' "') for cell in first.fields["text"].split(separator)]
-        if first is not None and len(cells) > 1 and not names.isdisjoint(cells):
-            given = advice.format(format=format, separator="tab" if separator == "\t" else f"'{separator}'")
-            raise InputError(
-                f"{first.source}: read as a text, and it is the header of a table ({', '.join(cells)}): give {given}"
-            )
+    first = list(islice(rows, 2))
+    if first and isinstance(first[0], PlainText):
+        for separator, format in ((",", "csv"), ("\t", "tsv"), (";", "csv"), ("|", "csv")):
+            cells = [cell.strip(' "') for cell in first[0].fields["text"].split(separator)]
+            if max(len(cells), len(first)) > 1 and not names.isdisjoint(cells):
+                given = advice.format(format=format, separator="tab" if separator == "\t" else f"'{separator}'")
+                raise InputError(
+                    f"{first[0].source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
+                    f"{given}"
+                )
+    yield from chain(first, rows)
+
+
+def _refusing_tagged_words(rows: Iterator[Row], task: Tagging) -> Iterator[Row]:
+    """The same rows; refuses plain texts that are lines of one word with its tag."""
+    first = list(islice(rows, _NUM_INSPECTED_LINES))
+    lines = [row.fields["text"] for row in first if isinstance(row, PlainText)]
+    if lines and looks_like_columns(lines, task.columns, task.labels):
+        raise InputError(
+            f"{first[0].source}: read as a text, and it is a word with its tag, as the lines that follow: give "
+            "--format conll; if they are texts, --format txt"
+        )
+    yield from chain(first, rows)
 
 
 def _first_lines(file: InputFiles) -> list[str]:

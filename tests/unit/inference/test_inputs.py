@@ -71,6 +71,8 @@ def test_no_such_format() -> None:
         ("text,label", "csv"),
         ("id;review", "csv"),
         ("id|review", "csv"),
+        ("review", "csv"),
+        ('"review"', "csv"),
     ],
 )
 def test_a_table_is_not_answered_as_texts_unless_it_is_said_to_be(
@@ -85,7 +87,7 @@ def test_a_table_is_not_answered_as_texts_unless_it_is_said_to_be(
     assert len(list(read_task_inputs("-", task, "txt"))) == 2
 
 
-@pytest.mark.parametrize("text", ["review", "a review, and text", "", "id,film"])
+@pytest.mark.parametrize("text", ["film", "a review, and text", "", "id,film"])
 def test_other_texts_are_no_tables(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
@@ -94,6 +96,12 @@ def test_other_texts_are_no_tables(
     with caplog.at_level(logging.WARNING, logger="unmask"):
         assert len(list(read_task_inputs("-", task))) == 2
     assert not [record for record in caplog.records if text]  # the first line is not looked for further down
+
+
+def test_a_single_line_is_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = new_task(columns=ColumnSettings(text="review"), lenient=True, labels=["a", "b"])
+    type_in(monkeypatch, "review\n")
+    assert [dict(row.fields) for row in read_task_inputs("-", task)] == [{"text": "review"}]
 
 
 def test_pairs_on_standard_input_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,12 +37,13 @@ from unmask.inference.features.inputs import (
     FeatureInput,
     describe_tokens,
     feature_layouts,
+    layout_names,
     num_characters,
     read_feature_input,
 )
 from unmask.inference.features.parquet import check_pyarrow, write_parquet
 from unmask.inference.features.sentence_transformers import find_sentence_model
-from unmask.inference.inputs import read_inputs
+from unmask.inference.inputs import read_inputs, refusing_header
 from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
@@ -228,8 +229,16 @@ def extract_features(
 
 
 def read_file(model: FeatureModel, path: str | DataPath, format: str | None = None) -> Iterator[FeatureInput]:
-    """Streams the inputs of a file, or of standard input (`-`), by the model's columns; see `read_inputs`."""
-    return (read_feature_input(row, model.layouts) for row in read_inputs(path, format=format))
+    """Streams the inputs of a file, or of standard input (`-`), by the model's columns; see `read_inputs`.
+
+    Raises:
+        InputError: also where the first text is the header of a table with one of these columns, unless `format` is
+            `txt`.
+    """
+    rows = read_inputs(path, format=format)
+    if format != "txt":
+        rows = refusing_header(rows, {name for layout in model.layouts for name in layout_names(layout)})
+    return (read_feature_input(row, model.layouts) for row in rows)
 
 
 def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:

@@ -118,7 +118,9 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
     Raises:
         InputError: the row has none of them, or a value is not text.
     """
-    columns = choose_layout(layouts, row, _names, "--column text=..., or --column text_a=... and --column text_b=...")
+    columns = choose_layout(
+        layouts, row, layout_names, "--column text=..., or --column text_a=... and --column text_b=..."
+    )
     identity = find_field(row.fields, columns.id or "id")
     if columns.tokens is None:
         texts = [checked_text(row[name], name, row.source) for name in columns.texts]
@@ -131,7 +133,8 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
     return FeatureInput(" ".join(checked), None, checked, identity, row.source)
 
 
-def _names(columns: ColumnSettings) -> tuple[str, ...]:
+def layout_names(columns: ColumnSettings) -> tuple[str, ...]:
+    """The columns of words or texts."""
     return columns.texts if columns.tokens is None else (columns.tokens,)
 
 

@@ -12,7 +12,7 @@ from unmask.errors import ModelError
 from unmask.inference.answer_lines import beside_input
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import in_sets
-from unmask.inference.inputs import read_inputs, refuse_header
+from unmask.inference.inputs import read_inputs, refusing_header
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
@@ -53,9 +53,7 @@ def score_texts(
     column = named.text or "text"
     loaded = load_language_model(model, device=device, precision=precision)
     counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, str(data))
-    for rows in in_sets(read_inputs(as_files(data)), _MOST_TEXTS):
-        if not counts.examples:
-            refuse_header(rows, {column}, "--separator {separator}; if it is a text, give it in JSON lines")
+    for rows in in_sets(refusing_header(read_inputs(as_files(data)), {column}), _MOST_TEXTS):
         for row in rows:
             choose_layout([column], row, lambda name: (name,), "--column text=...")
         encoded = loaded.tokenizer.encode_batch([checked_text(row[column], column, row.source) for row in rows])

@@ -318,6 +318,18 @@ def test_standard_input(model: Path, texts: Path, tmp_path: Path, monkeypatch: p
         assert (out / "index.jsonl").read_bytes() == (expected / "index.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize(("header", "separator"), [("id,text", "','"), ("text_a\ttext_b", "tab"), ("text", "','")])
+def test_a_table_is_not_taken_for_texts(
+    header: str, separator: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(monkeypatch, f"{header}\n1,a man\n")
+    told = f"standard input:1: read as a text, and it is the header of a table.*: give --separator {separator}; if it"
+    with pytest.raises(InputError, match=told):
+        extract_features(model, "-", tmp_path / "out")
+    type_in(monkeypatch, f"{header}\n1,a man\n")
+    assert len(read_index(extract_features(model, "-", tmp_path / "out", pool="mean", input_format="txt"))) == 2
+
+
 def test_settings_are_refused_by_name(model: Path, texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for wrong, told in (

@@ -196,6 +196,9 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         list(compare(tiny_model, [str(single)]))
     with pytest.raises(InputError, match=r"pair\.jsonl:1: a pair of texts: expected single ones"):
         compare(tiny_model, [], single, pair)
+    table = write(tmp_path / "table.txt", "text\na man\n")
+    with pytest.raises(InputError, match=r"table\.txt:1: read as a text, and it is the header of a table \(text\)"):
+        compare(tiny_model, [], table, single)
     asked, among = write(tmp_path / "q.csv", "query\na man\n"), write(tmp_path / "c.csv", "passage\na dog\n")
     one_name = (
         r"Name it with --column text=\.\.\., one name for --query and --corpus; or give texts, one a line, in \.txt"
