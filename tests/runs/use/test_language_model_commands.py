@@ -183,6 +183,8 @@ def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Command, gpt
     data = write_rows(tmp_path / "new.jsonl", {"text": "qz xj"}, {"text": "the man is in the day"})
     printed = unmask("score", gpt1, data, "--method", "acceptability", "--dev", dev)
     assert [json.loads(line)["label"] for line in printed.output.splitlines()] == ["a", "b"], printed.errors
+    given = unmask("score", gpt1, data, "--method", "acceptability", "--threshold", -1000, "--dev", dev)
+    assert [json.loads(line)["label"] for line in given.output.splitlines()] == ["b", "b"], given.errors
     wrong = unmask("score", gpt1, dev, "--dev", dev)
     assert (wrong.code, "a dev file and a threshold are for the method acceptability" in wrong.errors) == (2, True)
 

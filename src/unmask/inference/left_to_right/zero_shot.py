@@ -247,7 +247,8 @@ def open_zero_shot(
         task: `classification`, `choice`, or the id of a data set of such a kind.
         method: None takes the data set's, or `labels` for classification and `completion` for choices.
         template, words, threshold: see `unmask.inference.left_to_right.zero_shot.Heuristic`; None takes the data set's.
-        dev: labelled examples on which the threshold of `acceptability` is chosen if none is given.
+        dev: labelled examples on which the threshold of `acceptability` is chosen if none is given; the task's labels
+            are theirs, unless it has its own.
         columns: of the file, such as `{"label": "gold"}`; see `unmask.tasks.settings.ColumnSettings`.
         device, precision: see `load_language_model`.
 
@@ -263,6 +264,7 @@ def open_zero_shot(
         raise SettingsError(
             f"{task} is {opened.kind}: what a language model finds likelier answers classification and choice"
         )
+    has_labels = bool(opened.labels)
     if isinstance(opened, Classification) and dev is not None:  # the dev file has labels, which `data` may lack
         opened = replace(opened, labels=opened.fit_to(as_files(dev)).labels)
     fitted = opened.fit_to(as_files(data))
@@ -276,6 +278,8 @@ def open_zero_shot(
         raise SettingsError(
             f"a dev file and a threshold are for the method acceptability, not {heuristic.method}: leave them out"
         )
+    if has_labels and threshold is not None and dev is not None:
+        raise SettingsError(f"the threshold is given, and {task} has its labels: leave it or the dev file out")
     if threshold is not None and not math.isfinite(threshold):
         raise SettingsError(f"threshold {threshold}: expected a number, the mean log-probability of a good text")
     loaded = load_language_model(model, device=device, precision=precision)

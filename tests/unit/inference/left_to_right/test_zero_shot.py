@@ -191,6 +191,8 @@ def test_cola_cuts_the_mean_log_probability_at_the_threshold_of_dev(model: Langu
     assert evaluate_zero_shot(fixed, dev)["metrics"]["matthews_correlation"] == 0
     with pytest.raises(SettingsError, match="give a dev file"):
         open_zero_shot(model, dev, "cola")
+    with pytest.raises(SettingsError, match="the threshold is given, and cola has its labels: leave it or the dev"):
+        open_zero_shot(model, dev, "cola", threshold=-1e9, dev=dev)
 
 
 def test_choices_go_by_their_mean_log_probability(model: LanguageModel, tmp_path: Path) -> None:
