@@ -92,16 +92,18 @@ def _rows_of(
         known = ", ".join([*(end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS), ".parquet"])
         raise InputError(
             f"{file}: unknown kind of file: {txt_advice(file) or f'expected {known}; '}"
-            "convert or rename it (of a workbook save the sheet as .csv), or name its kind where the command takes "
-            "--format"
+            "convert or rename it (of a workbook save the sheet as .csv)"
         )
 
 
 def txt_advice(file: InputFiles) -> str:
-    """For a message about a file of an unknown kind, how a `.txt` is read as a table; nothing of another."""
+    """For a message about a file of an unknown kind, what a `.txt` is for; nothing of another."""
     if file.suffixes[0] != ".txt":
         return ""
-    return f"a .txt is read as a table with {file.settings.option('separator', 'tab')}; "
+    return (
+        "a .txt has texts without labels, for `unmask predict` and `unmask score --method acceptability`, and is read "
+        f"as a table with {file.settings.option('separator', 'tab')}; "
+    )
 
 
 def read_line_format(

@@ -297,13 +297,14 @@ def test_a_header_longer_than_any_cell_is_refused(tmp_path: Path, monkeypatch: p
         (
             "a.xlsx",
             b"PK",
-            r"a\.xlsx: unknown kind .*\.parquet; convert or rename it \(of a workbook save the sheet as \.csv",
+            r"a\.xlsx: unknown kind .*\.parquet; convert or rename it \(of a workbook save the sheet as \.csv\)$",
         ),
         ("a.tsv", b'text\tlabel\n"a\nb"\tx\n', "if yours are between quotes, give data.quoted=true"),
         (
             "a.txt",
             b"text",
-            r"a\.txt: unknown kind of file: a \.txt is read as a table with data\.separator=tab; convert or rename it",
+            r"a\.txt: unknown kind of file: a \.txt has texts without labels, for `unmask predict` and `unmask score "
+            r"--method acceptability`, and is read as a table with data\.separator=tab; convert or rename it \([^()]*\)$",
         ),
     ],
 )
