@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from unmask.card import Exported, card_of, stated_in
-from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.errors import OutputError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
@@ -23,16 +23,7 @@ from unmask.inference.onnx_model import onnx_runtime
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import (
-    CERTIFICATE,
-    CONFIGS,
-    ENSEMBLE,
-    ONNX,
-    free_space,
-    is_onnx,
-    model_directory,
-    refuse_link_out_of,
-)
+from unmask.io.paths import CERTIFICATE, CONFIGS, ONNX, free_space, model_directory, refuse_link_out_of
 from unmask.io.progress import counted, human_bytes
 from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
@@ -95,11 +86,7 @@ def export(
     if not math.isfinite(max_loss):
         raise SettingsError(f"--max-loss {max_loss}: expected a number")
     _check_libraries()
-    if (Path(model) / ENSEMBLE).is_file():
-        raise SettingsError(f"{model} is an ensemble: export its members, each by itself")
     directory, out = model_directory(model), Path(out)
-    if is_onnx(directory):
-        raise ModelError(f"{directory} is an ONNX file already: export the directory that it was made from")
     loaded = load_model(directory)
     padded = padded_model(loaded)
     files = as_files(check)

@@ -117,13 +117,16 @@ def model_directory(path: str | Path) -> Path:
 
     Raises:
         InputError: this is no path.
-        ModelError: there is no such directory, or no model in it, or the run has not made its model yet.
+        ModelError: there is no such directory, no model in it (an ensemble is none), or the run has not made its model
+            yet.
     """
     path = as_path(path)
     for directory in (path, path / MODEL):
         if holds_model(directory):
             return directory
         refuse_set_aside(directory, ModelError)
+    if (path / ENSEMBLE).is_file():
+        raise ModelError(f"{path} is an ensemble: name one of its members, which `unmask info {path}` lists")
     if (path / RECIPE).is_file():
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume continues to the end")
     if not path.exists():

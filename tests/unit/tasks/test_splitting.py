@@ -54,7 +54,9 @@ def test_a_data_sets_own_txt_is_the_table_that_it_is(tmp_path: Path) -> None:
     texts = texts_of(tmp_path / "out", ".txt")
     assert all(text.startswith("id\tdocument\tlabel\n") for text in texts.values())
     assert sorted(line for text in texts.values() for line in text.splitlines()[1:]) == sorted(lines[1:])
-    with pytest.raises(InputError, match=r"\.txt has texts without labels, .* is read as a table with data\.separator=tab"):
+    with pytest.raises(
+        InputError, match=r"\.txt has texts without labels, .* is read as a table with data\.separator=tab"
+    ):
         split_file(path, "classification", tmp_path / "other")
 
 

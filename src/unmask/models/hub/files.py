@@ -17,6 +17,7 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.io.encodings import LFS_POINTER
 from unmask.io.json_text import read_object
+from unmask.io.paths import ONNX
 from unmask.io.writing import writing
 
 CONFIG = "config.json"
@@ -39,7 +40,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
     """All tensors of `model.safetensors`, or of the shards that its index names. Raises ModelError if the file or a
-    shard is missing, cut short or damaged, or there is only a pickle."""
+    shard is missing, cut short or damaged, or there is only a pickle or an ONNX file."""
     if (directory / WEIGHTS).is_file():
         return read_safetensors(directory / WEIGHTS)
     if (directory / WEIGHTS_INDEX).is_file():
@@ -51,6 +52,8 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
             "save_file({name: weight.clone().contiguous() for name, weight in torch.load("
             f"'{directory / PICKLE}', weights_only=True).items()}}, '{directory / WEIGHTS}', {{'format': 'pt'}})"
         )
+    if (directory / ONNX).is_file():
+        raise ModelError(f"{directory} holds an ONNX file, and no weights: name the directory that it was made from")
     raise ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
 
 

@@ -279,6 +279,12 @@ def test_missing_files_are_reported(pretrained: Path, tmp_path: Path) -> None:
     (pretrained / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"no model\.safetensors"):
         load_model(pretrained)
+    (pretrained / "model.onnx").touch()
+    with pytest.raises(
+        ModelError, match="holds an ONNX file, and no weights: name the directory that it was made from"
+    ):
+        load_model(pretrained)
+    (pretrained / "model.onnx").unlink()
     (pretrained / "pytorch_model.bin").write_bytes(b"never read")
     with pytest.raises(ModelError, match=r"pickle.*import torch; .*weights_only=True.*model\.safetensors") as message:
         load_model(pretrained)
@@ -288,6 +294,9 @@ def test_missing_files_are_reported(pretrained: Path, tmp_path: Path) -> None:
     (pretrained / "model.safetensors").unlink()
     (pretrained / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no model here \(no config\.json\)"):
+        load_model(pretrained)
+    (pretrained / "ensemble.json").touch()
+    with pytest.raises(ModelError, match=r"is an ensemble: name one of its members, which `unmask info .*` lists"):
         load_model(pretrained)
 
 
