@@ -157,6 +157,9 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> P
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
         summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
+    if summary.get("ensemble") is None and (old := directory / "ensemble").exists():
+        shutil.rmtree(old)
+        _log(directory, f"{old} is removed: it was of earlier runs")
     write_json(directory / SUMMARY, summary)
     for line in describe(summary):
         _log(directory, line)

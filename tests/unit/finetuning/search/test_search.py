@@ -292,6 +292,24 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
     assert "those of a_lr2e-05_batch16_epochs3, b_lr2e-05_batch16_epochs3." in page
 
 
+def test_an_ensemble_of_earlier_runs_does_not_stay_beside_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        directory.mkdir()
+        (directory / "ensemble.json").write_text("{}")
+        return directory
+
+    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: {"metrics": {"accuracy": 0.5}})
+    out = tmp_path / "out"
+    run_search(out, new_recipe({"restarts": 2, "ensemble": True}), pretended(0.5))
+    assert (out / "ensemble").exists()
+    summary = run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
+    assert "ensemble" not in summary
+    assert not (out / "ensemble").exists()
+    assert (out / "log.txt").read_text().count("out/ensemble is removed: it was of earlier runs") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "checked"),
     [("squad1", [["a", "b"]]), ("tagging", [["a", "b"]]), ("sst2", []), ("regression", []), ("choice", [])],
