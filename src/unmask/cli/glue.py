@@ -30,8 +30,9 @@ def glue_run_command(
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Fine-tune a model on each of GLUE's tasks by its recipe (init_from=MODEL), and average the figures."""
+    """Fine-tune a model on each of GLUE's tasks by its recipe (init_from=MODEL), and average all figures in --out."""
     from unmask.finetuning.glue import TASKS, overrides_by_task
+    from unmask.io.paths import MODEL, RESULTS, SUMMARY
     from unmask.io.writing import refuse_existing
 
     words = overrides_by_task(data, overrides or [], TASKS if tasks is None else tasks.split(","))
@@ -47,7 +48,12 @@ def glue_run_command(
                 print(f"{task} ({number} of {len(words)})", file=sys.stderr)
             finetune(f"finetune/{task}", its, out=out / task, resume=resume, overwrite=overwrite, ranks=ranks)
         if ranks.is_first:
-            print(average_runs([out / task for task in words]).describe())
+            there = {
+                task: (out / task / MODEL).is_dir()
+                and any((out / task / name).is_file() for name in (RESULTS, SUMMARY))
+                for task in TASKS
+            }
+            print(average_runs([out / task for task in TASKS if there[task]]).describe())
 
 
 @glue_app.command("submit")

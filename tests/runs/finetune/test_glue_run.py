@@ -33,5 +33,7 @@ def test_tasks_one_after_another_and_again(place: Path, unmask: Command) -> None
     measured = json.loads(Path("runs/rte/results.json").read_text("utf-8"))["dev"]["accuracy"]
     assert f"rte    accuracy {100 * measured:4.1f}\n" in finished.output
     assert unmask(*words, "--resume").output == finished.output
+    Path("runs/stsb").mkdir()  # it is not finished, and has no figures
+    assert unmask(*words[:-1], "rte", "--resume").output == finished.output, "wnli is there"
     Path("runs/rte").rename("runs/other")
     check_refused(unmask(*words), "runs/wnli exists already")  # and not after hours of the first task
