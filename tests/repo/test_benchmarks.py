@@ -110,4 +110,6 @@ def test_what_the_server_of_faults_puts_in_place_of_a_report_takes_what_a_report
     monkeypatch.setattr(run, "write_report", run.write_report)  # to be put back
     parameters = inspect.signature(run.write_report).parameters
     exec(line, {"run": run})
-    run.write_report(Path(), **dict.fromkeys(list(parameters)[1:]))
+    in_its_place = inspect.signature(run.write_report)
+    assert in_its_place.bind(Path(), **dict.fromkeys(list(parameters)[1:])), "else it raises TypeError"
+    assert run.write_report(Path()) is None, "and writes nothing"
