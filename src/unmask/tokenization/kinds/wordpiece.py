@@ -62,7 +62,8 @@ def define(
 
 def _base(alphabet: list[str], split: Split) -> list[str]:
     """The characters, and with the prefix those that can continue a word; punctuation and Han characters cannot."""
-    continuing = [character for character in alphabet if split(f"x{character}") == [f"x{character}"]]
+    # Of a to z, only "q" is composed (NFC) with no mark.
+    continuing = [character for character in alphabet if split(f"q{character}") == [f"q{character}"]]
     return [*alphabet, *(f"{CONTINUATION_PREFIX}{character}" for character in continuing)]
 
 

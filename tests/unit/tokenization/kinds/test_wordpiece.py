@@ -21,6 +21,13 @@ def test_the_vocabulary_begins_with_special_tokens_then_characters() -> None:
     assert tokenizer.token_strings[12:] == ("ab", "abc")
 
 
+def test_marks_that_stay_decomposed_continue_words_in_the_base() -> None:
+    text = " ".join(f"q{mark}a m{mark}" for mark in "\u0307\u0308") * 3  # NFC has a letter for `m` with a dot alone
+    base = ("a", "m", "q", "\u0307", "\u0308", "\u1e41", "##a", "##m", "##q", "##\u0307", "##\u0308", "##\u1e41")
+    tokenizer = trained([text], vocab_size=5 + len(base), lowercase=False)
+    assert tokenizer.token_strings[5:] == base
+
+
 def test_unused_slots_stand_where_google_put_them() -> None:
     texts = ["ab, ab, ab, abc abc abc"]
     few = trained(texts, vocab_size=100, unused_slots=2)
