@@ -182,7 +182,7 @@ def read_facts(definition: Definition, where: object) -> Facts:
     """Reads a definition.
 
     Raises:
-        ModelError: it is of an unknown kind, or not laid out as the library writes it.
+        ModelError: it is of an unknown kind, not laid out as the library writes it, or lacks its unknown token.
     """
     try:
         return Facts(
@@ -190,7 +190,7 @@ def read_facts(definition: Definition, where: object) -> Facts:
             template=_read_template(definition, where),
             entries=_read_entries(definition),
             special_ids=frozenset(token["id"] for token in _added_tokens(definition) if token["special"]),
-            unknown=definition["model"].get("unk_token"),
+            unknown=_read_unknown(definition, where),
             prefix=definition["model"].get("continuing_subword_prefix") or "",
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -266,6 +266,17 @@ def _read_kind(definition: Definition, where: object) -> str:
         f"{where}: the model's type is {kind!r}; expected WordPiece as of the BERT family, BPE with an end-of-word "
         "mark as of GPT-1, byte-level BPE as of GPT-2, RoBERTa and ModernBERT, or SentencePiece's BPE as of mmBERT"
     )
+
+
+def _read_unknown(definition: Definition, where: object) -> str | None:
+    model = definition["model"]
+    unknown: str | None = model.get("unk_token")
+    if unknown is not None and unknown not in model["vocab"] and _read_kind(definition, where) in ("wordpiece", "bpe"):
+        raise ModelError(
+            f"{where}: model.unk_token is {unknown!r}, which is not in model.vocab: expected the entry there that "
+            "unknown words become; correct one of the two"
+        )
+    return unknown
 
 
 def _read_entries(definition: Definition) -> tuple[str, ...]:

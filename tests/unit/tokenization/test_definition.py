@@ -64,3 +64,16 @@ def test_entries_and_facts() -> None:
     token = WORDPIECE["added_tokens"][0] | {"id": 9, "content": "[NEW]"}
     more = read_facts(WORDPIECE | {"added_tokens": [*WORDPIECE["added_tokens"], token]}, "here")
     assert more.entries[7:] == ("", "", "[NEW]")
+
+
+def test_an_unknown_token_that_is_no_entry_is_refused_where_a_word_may_be_unknown() -> None:
+    def naming(definition: dict[str, Any]) -> dict[str, Any]:
+        return definition | {"model": definition["model"] | {"unk_token": "[OOV]"}}
+
+    token = WORDPIECE["added_tokens"][0] | {"id": 9, "content": "[OOV]"}  # which the model does not see
+    of_gpt1 = bpe.define({"<unk>": 0, "a": 1}, [], {"unk_token": "<unk>"}, (), None)
+    for definition in (WORDPIECE, WORDPIECE | {"added_tokens": [token]}, of_gpt1):
+        with pytest.raises(ModelError, match=r"here: model.unk_token is '\[OOV\]', which is not in model.vocab: expected"):
+            read_facts(naming(definition), "here")
+    byte_vocab = {character: index for index, character in enumerate(byte_bpe.BYTES)}
+    assert read_facts(naming(byte_bpe.define(byte_vocab, [], {}, (), None)), "here").unknown == "[OOV]"
