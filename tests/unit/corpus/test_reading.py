@@ -20,6 +20,7 @@ from support.commands import type_in
 from support.corpora import COMPRESS, COMPRESSED, SKIP, read, refused
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import FORMAT_OF_SUFFIX
+from unmask.corpus.formats import plain_text
 from unmask.corpus.reading import CORPUS_READERS, CorpusReader, read_files
 from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
@@ -158,6 +159,28 @@ def test_a_line_of_100_megabytes_is_read_and_counted(tmp_path: Path, name: str) 
     documents, counts = read(write(tmp_path / name, content))
     assert [len(document.text) for document in documents] == [len(text)]
     assert counts.long_lines == 1
+
+
+def test_a_document_of_a_txt_is_kept_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"five words in this line\n" * 100_000 + b"\nanother\n")
+    tracemalloc.start()
+    documents = read_files([path], CorpusCounts())
+    size = len(next(documents).text)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert size < kept < 2 * size  # a buffer is held too; with its lines it would be over 4 times its size
+
+
+def test_a_txt_that_is_one_large_document_is_named_once_in_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plain_text, "LARGE_DOCUMENT", 10)
+    path = write(tmp_path / "a.txt", b"of five\n\n" * 3 + b"one\ntwo\n\n" + b"a\n" * 12 + b"\n" + b"b\n" * 12)
+    assert len(read(path)[0]) == 6
+    [message] = caplog.messages
+    assert message.startswith(f"{path}:10: over 10 characters without a blank line")
+    assert read(path, ReadingSettings(txt_documents="file"))[0]
+    assert len(caplog.messages) == 1
 
 
 def test_many_empty_documents_stream(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class WordCache:
         return np.frombuffer(b"".join(encoded), self._dtype), lengths
 
     def _encode_long(self, text: str) -> bytes:
-        pieces = [text] if self._known is None else _pieces(text)
+        pieces = [text] if self._known is None else pieces_of(text)
         return b"".join(self._encode([piece])[0] for piece in pieces)
 
     def _encode(self, texts: Sequence[str]) -> list[bytes]:
@@ -144,7 +144,8 @@ class WordCache:
         return [np.array(ids, self._dtype).tobytes() for ids in self._plain.encode_batch(texts)]
 
 
-def _pieces(text: str) -> Iterator[str]:
+def pieces_of(text: str) -> Iterator[str]:
+    """A long text cut where no word spans the cut."""
     start = 0
     while found := _LONE_SPACE.search(text, start + _CHARACTERS_AT_ONCE):
         yield text[start : found.start()]

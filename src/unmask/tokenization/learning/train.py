@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import SettingsError, TooLittleTextError
 from unmask.io.progress import human_bytes
 from unmask.tokenization.directory import new_files
+from unmask.tokenization.encoding.word_cache import pieces_of
 from unmask.tokenization.kinds.alphabet import count_characters
 from unmask.tokenization.kinds.bpe import BPE
 from unmask.tokenization.kinds.byte_bpe import BYTE_BPE
@@ -118,8 +120,8 @@ def learn_tokenizer(
     reserved = family.reserved_entries(settings.unused_slots, settings.extra_special_tokens)
     segment = str if settings.segmenter == "none" else SEGMENTERS[settings.segmenter]()
 
-    def pre_tokens(text: str) -> list[str]:
-        return family.pre_tokens(segment(text))
+    def pre_tokens(text: str) -> Iterable[str]:
+        return chain.from_iterable(map(family.pre_tokens, pieces_of(segment(text))))
 
     lost = LostMarks() if settings.strip_accents is None and split("é") == ["e"] else None
     counts = count_words(texts, split, settings.sample_bytes, seed, pre_tokens, lost.see if lost else None)

@@ -37,7 +37,7 @@ def count_words(
     split: Callable[[str], list[str]],
     sample_bytes: int,
     seed: int,
-    pre_tokens: Callable[[str], list[str]] = str.split,
+    pre_tokens: Callable[[str], Iterable[str]] = str.split,
     see: Callable[[str, list[str], int], None] | None = None,
 ) -> WordCounts:
     """Counts the words of `texts`.

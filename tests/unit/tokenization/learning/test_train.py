@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from support.corpora import contents
 from support.files import write
 from support.trained import ENGLISH, KOREAN, trained
+from unmask.tokenization.encoding import word_cache
 from unmask.tokenization.learning.train import TOKENIZERS, learn_tokenizer
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -51,6 +53,7 @@ TRAIN_AND_SAVE = """
 import sys
 from pathlib import Path
 from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.encoding import word_cache
 from unmask.tokenization.learning.train import TOKENIZERS, learn_tokenizer
 texts = Path(sys.argv[1]).read_text(encoding="utf-8").split("\\n")
 for kind in TOKENIZERS:
@@ -83,6 +86,21 @@ def test_ties_do_not_depend_on_the_order_of_a_hash_table() -> None:
     for kind in KINDS:
         settings = {"kind": kind, "vocab_size": 330, "min_pair_count": 1}
         assert len({trained([" ".join(words * 3)], **settings).fingerprint() for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_text_is_counted_in_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_cache, "_CHARACTERS_AT_ONCE", 7)
+    assert train(kind).fingerprint() == TRAINED[kind].fingerprint()
+
+
+def test_memory_does_not_grow_with_the_words_of_a_document() -> None:
+    text = "word " * 800_000
+    tracemalloc.start()
+    trained([text])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30e6  # the words of all the text would be 46 MB
 
 
 @pytest.mark.parametrize("kind", KINDS)
