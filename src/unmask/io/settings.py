@@ -39,6 +39,8 @@ class TableSettings(Settings):
         try:
             found = codecs.lookup(encoding)
             "".encode(encoding)  # some codecs are not of text, such as hex
+            if found.name in ("idna", "punycode"):  # of names of hosts
+                raise LookupError(encoding)
         except LookupError as error:
             raise ValueError(
                 f"there is no encoding {encoding!r}: expected a name such as utf-8, cp949, utf-16 or cp1252"

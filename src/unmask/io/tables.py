@@ -205,8 +205,9 @@ def _quoted_records(lines: NumberedLines, name: str, above: int, separator: str,
             cells = next(reader, None)
         except csv.Error as error:
             what = str(error).partition(" - ")[0]  # the rest is advice to programmers
+            last = above + reader.line_num
             refuse(
-                f"{name}:{number}",
+                f"{name}:{number}" if last <= number else f"{name}:{number}-{last}",  # all lines that are lost
                 "not CSV",
                 f"not CSV in the row that begins here ({what}): expected cells with separators, quotes or line breaks "
                 'in them to be between quotes, and a quote in them to be doubled ("")',

@@ -57,11 +57,11 @@ RECORDS: dict[str, Records] = {
         [("a.csv:3", "ragged row"), ("a.csv:4", "ragged row"), ("a.csv:5", "not CSV")],
     ),
     "a quote that nothing closes": (
-        {"a.csv": 'text\nThe dog barks.\n"Never closed.\nFine.\n'},
+        {"a.csv": 'text\nThe dog barks.\n"Never closed.\nFine.\nToo.\n'},
         [],
-        "a.csv:3: not CSV in the row that begins here (unexpected end of data)",
+        "a.csv:3-5: not CSV in the row that begins here (unexpected end of data)",
         1,
-        [("a.csv:3", "not CSV")],
+        [("a.csv:3-5", "not CSV")],
     ),
     "rows without a text": (
         {"a.parquet": table(text=["The dog barks.", None, "Fine."])},

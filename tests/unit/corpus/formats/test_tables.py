@@ -59,20 +59,20 @@ NOT_CSV = "not CSV in the row that begins here"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "line", "told", "left"),
+    ("name", "content", "lines", "told", "left"),
     [
-        ("a.csv", b"n,text\n1,a\n2,b,c\n3,d\n", 3, "3 fields where the header has 2 (n, text)", ["a", "d"]),
-        ("a.tsv", b"n\ttext\n1\ta\n2\n3\td\n", 3, "1 fields where the header has 2 (n, text)", ["a", "d"]),
-        ("a.csv", b'n,text\n1,"a\nb"x\n3,d\n', 2, f"{NOT_CSV} (',' expected after '\"')", ["d"]),
-        ("a.csv", b'n,text\n1,a\n2,"b\n3,d\n', 3, f"{NOT_CSV} (unexpected end of data)", ["a"]),
-        ("a.csv", b"n,text\n1,a\rb\n3,d\n", 2, f"{NOT_CSV} (new-line character", ["d"]),
+        ("a.csv", b"n,text\n1,a\n2,b,c\n3,d\n", "3", "3 fields where the header has 2 (n, text)", ["a", "d"]),
+        ("a.tsv", b"n\ttext\n1\ta\n2\n3\td\n", "3", "1 fields where the header has 2 (n, text)", ["a", "d"]),
+        ("a.csv", b'n,text\n1,"a\nb"x\n3,d\n', "2-3", f"{NOT_CSV} (',' expected after '\"')", ["d"]),
+        ("a.csv", b'n,text\n1,a\n2,"b\n3,d\n', "3-4", f"{NOT_CSV} (unexpected end of data)", ["a"]),
+        ("a.csv", b"n,text\n1,a\rb\n3,d\n", "2", f"{NOT_CSV} (new-line character", ["d"]),
     ],
 )
 def test_a_wrong_row_is_told_with_its_line(
-    tmp_path: Path, name: str, content: bytes, line: int, told: str, left: list[str]
+    tmp_path: Path, name: str, content: bytes, lines: str, told: str, left: list[str]
 ) -> None:
     path = write(tmp_path / name, content)
-    assert refused(path).startswith(f"{path}:{line}: {told}")
+    assert refused(path).startswith(f"{path}:{lines}: {told}")
     assert texts(path, SKIP) == left
     assert sum(read(path, SKIP)[1].skipped.values()) == 1
 
