@@ -73,7 +73,7 @@ def test_an_unknown_token_that_is_no_entry_is_refused_where_a_word_may_be_unknow
     token = WORDPIECE["added_tokens"][0] | {"id": 9, "content": "[OOV]"}  # which the model does not see
     of_gpt1 = bpe.define({"<unk>": 0, "a": 1}, [], {"unk_token": "<unk>"}, (), None)
     for definition in (WORDPIECE, WORDPIECE | {"added_tokens": [token]}, of_gpt1):
-        with pytest.raises(ModelError, match=r"here: model.unk_token is '\[OOV\]', which is not in model.vocab: expected"):
+        with pytest.raises(ModelError, match=r"here: model.unk_token is '\[OOV\]', which is not in model.vocab"):
             read_facts(naming(definition), "here")
     byte_vocab = {character: index for index, character in enumerate(byte_bpe.BYTES)}
     assert read_facts(naming(byte_bpe.define(byte_vocab, [], {}, (), None)), "here").unknown == "[OOV]"
