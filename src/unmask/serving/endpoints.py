@@ -170,7 +170,7 @@ async def pairs(
     body: Annotated[PairsRequest, example(inputs=[{"good": "The cats sleep.", "bad": "The cats sleeps."}])],
 ) -> Answer:
     texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
-    reply = await ask(request, name, "pairs", "scores", texts)
+    reply = await ask(request, name, "pairs", "scores", texts, 2)
     scores = reply.result
     predictions = [
         {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": _likelier(good, bad)}

@@ -118,6 +118,23 @@ def generate(
     return continue_prompt(loaded, prompt, text, num_tokens, sampling, int(seed))
 
 
+def begin_with(model: LanguageModel, prompt: str, text: Sequence[int], source: str = "") -> list[int]:
+    """The ids that a prompt's new tokens follow; `source` says where the prompt is, for messages.
+
+    Args:
+        text: the ids of `prompt`, special ones left out.
+
+    Raises:
+        InputError: there are none.
+    """
+    if ids := [*model.prefix, *text]:
+        return ids
+    where = f"{source}: " if source else ""
+    raise InputError(
+        f"{where}the prompt {prompt[:60]!r} holds no token, and the model needs one to continue from: give a word"
+    )
+
+
 def continue_prompt(
     model: LanguageModel, prompt: str, text: Sequence[int], num_tokens: int, sampling: Sampling, seed: int
 ) -> str:
@@ -130,11 +147,7 @@ def continue_prompt(
         InputError: there is nothing to continue.
         ModelError: a logit is not finite.
     """
-    ids = [*model.prefix, *text]
-    if not ids:
-        raise InputError(
-            f"the prompt {prompt[:60]!r} holds no token, and the model needs one to continue from: give a word"
-        )
+    ids = begin_with(model, prompt, text)
     generator = torch.Generator().manual_seed(seed)
     specials = list(model.tokenizer.special_ids)
     begin = len(ids)

@@ -23,7 +23,7 @@ from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import one_vector_pool
 from unmask.inference.features.inputs import FeatureInput, InputTokens, read_feature_input, tokenize
 from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
-from unmask.inference.left_to_right.generation import Sampling, continue_prompt
+from unmask.inference.left_to_right.generation import Sampling, begin_with, continue_prompt
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.mask_filling import MaskedText, MaskFiller
 from unmask.inference.pairs import open_scorer
@@ -262,9 +262,21 @@ class LikelihoodUse:
     def __init__(self, directory: Path, precision: str) -> None:
         self.scorer: SentenceScorer = open_scorer(directory, precision=precision)
 
-    def read(self, texts: Sequence[str]) -> Work:
-        """Raises InputError for a text that is too long, or has no token to score."""
-        sentences = self.scorer.encode(texts)
+    def read(self, texts: Sequence[str], texts_each: int = 1) -> Work:
+        """Reads texts, so many of each input.
+
+        Raises:
+            InputError: a text is too long, or has no token to score.
+        """
+        try:
+            sentences = self.scorer.encode(texts)
+        except InputError:
+            for number, text in enumerate(texts):
+                try:
+                    self.scorer.encode([text])
+                except InputError as error:
+                    raise InputError(f"input {number // texts_each + 1}: {error}") from None
+            raise
         lengths = [len(each.ids) for each in sentences]
         copies = lengths if isinstance(self.scorer, MaskedScorer) else [1] * len(lengths)  # one for each masked token
         tokens = sum(length * number for length, number in zip(lengths, copies, strict=True))
@@ -293,7 +305,10 @@ class GenerationUse:
         self._model: LanguageModel = load_language_model(directory, precision=precision)
 
     def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:
+        """Raises InputError where there is nothing to continue."""
         encoded = self._model.tokenizer.encode_batch(list(prompts))
+        for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), start=1):
+            begin_with(self._model, prompt, ids, f"input {number}")
         lengths = [len(ids) for ids in encoded]
         tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
         left_out = [max(0, length + len(self._model.prefix) - self._model.window) for length in lengths]
