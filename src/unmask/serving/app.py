@@ -20,6 +20,9 @@ from unmask.serving.pages import add_pages
 from unmask.serving.service import ClientLeft, Service
 from unmask.serving.settings import Limits
 
+_ALIVE_S = 3.0
+"""Within which what computes says that it lives; HEALTHCHECK in deploy/Containerfile waits for 4."""
+
 logger = logging.getLogger("unmask")
 
 
@@ -39,6 +42,7 @@ def build_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         description="Masked and left-to-right language models, and what was fine-tuned from them.",
     )
     app.state.service = service
@@ -56,11 +60,12 @@ def build_app(
         if not engine.takes_work:
             message = "the server computes nothing any more: it is being stopped, or needs a restart"
             raise Refused(503, message, "stopping")
+        await service.figures(_ALIVE_S)
         return {"status": "ready", "models": list(engine.models)}
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)
     async def figures() -> Response:
-        return Response(await service.figures(), media_type="text/plain; version=0.0.4")
+        return Response(await service.figures(limits.timeout_s), media_type="text/plain; version=0.0.4")
 
     add_pages(app, engine.models)
     _answer_errors(app)
@@ -92,7 +97,7 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first: dict[str, Any] = error.errors()[0]
-        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+        if isinstance(error.body, bytes):
             return _failure(422, "the body is not read as JSON: send the header content-type: application/json")
         if first["type"] == "json_invalid":
             what = str(first["ctx"]["error"]).lower()
@@ -132,6 +137,7 @@ def _failure(
 _IN_WORDS = {
     "missing": "missing, and expected",
     "list_type": "expected a list",
+    "model_attributes_type": "expected a JSON object",
     "too_short": "expected at least one, and there is none",
     "extra_forbidden": "no key of this address: /docs lists those that exist",
     "none_required": "not done here: leave it out",

@@ -15,7 +15,8 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from unmask.serving.service import Service
+from unmask.io.encodings import normalized
+from unmask.serving.service import DEADLINE, Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -67,6 +68,8 @@ class Guards:
             await self._app(scope, receive, send)
             return
         started, status, answer_bytes, is_dropped = time.monotonic(), 0, 0, False
+        scope["path"] = normalized("NFC", scope["path"])  # names as macOS writes them, too
+        scope[DEADLINE] = asyncio.get_running_loop().time() + self._limits.timeout_s
         headers = {name.lower(): value for name, value in scope["headers"]}
 
         async def send_guarded(message: Message) -> None:
@@ -97,10 +100,12 @@ class Guards:
             if is_whole:  # what comes next is that the client has left
                 return await receive()
             try:
-                left_s = max(0.0, started + self._limits.timeout_s - time.monotonic())
-                message = await asyncio.wait_for(receive(), left_s)
+                async with asyncio.timeout_at(scope[DEADLINE]):
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(408, f"the body did not arrive within {self._limits.timeout_s:g} s") from None
+            if message["type"] == "http.disconnect":
+                raise HTTPException(499, "the client has left")  # nobody reads it; the metrics count it
             arrived = len(message.get("body", b""))
             size += arrived
             self._held_bytes += arrived
@@ -123,6 +128,9 @@ class Guards:
                 if code == "unsupported_encoding" or (code == "too_large" and closes):
                     await self._pass_over(receive)
                 await _refuse(send_guarded, *refusal)
+        except asyncio.CancelledError:  # by the server that ends; a client that leaves cancels nothing
+            if not status:
+                await _refuse(send_guarded, 503, "the server is being stopped", "stopping")
         finally:
             self._held_bytes -= size
             self._unread_bytes -= answer_bytes

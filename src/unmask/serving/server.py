@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -90,6 +91,7 @@ def serve(words: Sequence[str], precision: str, host: str, port: int, *, token: 
         app = build_app(engine, limits, token, hosts_of(host, token))
         gc.collect()
         gc.freeze()  # what is there now stays: to look through it for garbage makes every answer wait, .2 s at a time
+        gc.set_threshold(10_000)  # else a body of millions of small lists takes three times as long to be read
         place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         print(
             f"{place} answers for {', '.join(engine.models)}; open it in a browser, or see {place}/docs for the "
@@ -111,7 +113,8 @@ def settings_of(app: Guards, limits: Limits) -> uvicorn.Config:
         app,
         http=Connection,
         ws="none",
-        log_level="warning",
+        lifespan="off",
+        log_level="error",  # its warnings are of what clients send, with advice that is not for here
         access_log=False,
         server_header=False,
         timeout_keep_alive=seconds,
@@ -129,6 +132,18 @@ class Server(uvicorn.Server):
     def stop(self) -> None:
         """Takes no new requests, and ends when those it has are answered."""
         self.should_exit = True
+
+    def handle_exit(self, sig: int, _: FrameType | None) -> None:
+        super().handle_exit(sig, _)
+        if self.force_exit:
+            for task in list(self.server_state.tasks):  # each answers that the server is being stopped
+                task.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if number := len(self.server_state.tasks):
+            what = "a request under way is" if number == 1 else f"{number:,} requests under way are"
+            print(f"{what} answered first; Ctrl-C once more stops at once", file=sys.stderr, flush=True)
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

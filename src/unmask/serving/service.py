@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from unmask.io.encodings import normalized
 from unmask.serving.engine.asks import Answers, Ask, ModelFacts, Refused, Reply
 from unmask.serving.metrics import RequestMetrics
 from unmask.serving.settings import Limits
+
+DEADLINE = "unmask.deadline"
+"""In the scope of a request: when it is given up, by the loop's clock."""
 
 
 class ClientLeft(Exception):  # noqa: N818
@@ -42,23 +46,26 @@ class Service:
             raise Refused(404, f"no model here is for {' or '.join(endpoints)}: GET /v1/models lists what each is for")
         model = self.named(name)
         if set(endpoints).isdisjoint(model.endpoints):
-            uses = ", ".join(f"/v1/models/{name}/{each}" for each in model.endpoints)
+            uses = ", ".join(f"/v1/models/{model.name}/{each}" for each in model.endpoints)
             raise Refused(
-                409, f"the model {name} is not for {' or '.join(endpoints)}: it answers at {uses}", "wrong_endpoint"
+                409,
+                f"the model {model.name} is not for {' or '.join(endpoints)}: it answers at {uses}",
+                "wrong_endpoint",
             )
         return model
 
     def named(self, name: str) -> ModelFacts:
-        """The model of that name; raises Refused if there is none."""
+        """The model of that name, however its characters are composed; raises Refused if there is none."""
+        name = normalized("NFC", name)
         if name not in self.models:
             there = ", ".join(sorted(self.models))
             raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
         return self.models[name]
 
-    async def figures(self) -> bytes:
-        """All metrics; raises Refused where what computes does not answer."""
+    async def figures(self, within_s: float) -> bytes:
+        """All metrics; raises Refused where what computes does not answer within so many seconds."""
         try:
-            async with asyncio.timeout(self.limits.timeout_s):
+            async with asyncio.timeout(within_s):
                 computing = await asyncio.wrap_future(self.engine.figures())
         except TimeoutError:
             raise Refused(503, "what computes does not answer: the server needs a restart", "timeout") from None
@@ -69,14 +76,14 @@ class Service:
 
         Raises:
             UserError: its inputs cannot be used.
-            Refused: it is turned away, or was not answered in `Limits.timeout_s`.
+            Refused: it is turned away, or was not answered in time.
             Fault: an error of ours.
             ClientLeft: nobody waits for the result.
         """
         answer = asyncio.wrap_future(self.engine.ask(ask))
         leaving = asyncio.ensure_future(_left(request))
         try:
-            async with asyncio.timeout(self.limits.timeout_s):
+            async with asyncio.timeout_at(request.scope[DEADLINE]):
                 await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise ClientLeft

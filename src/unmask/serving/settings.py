@@ -19,8 +19,8 @@ class Limits:
         batch_tokens: the most tokens that are computed at once, but for a single request that has more.
         queue_tokens: the most tokens that wait; over that a request is turned away (429), as where those that wait
             and those that are computed would take half of `timeout_s`.
-        timeout_s: seconds from a request's arrival until it is given up (503); a client has as many for a request's
-            headers, for its body, and to take the answer.
+        timeout_s: seconds from the arrival of a request's headers until it is given up: its body has to come (408) and
+            its answer to be computed (503) within them. A client has as many for the headers, and to take the answer.
         new_tokens: the most tokens that a left-to-right model adds in a request.
     """
 

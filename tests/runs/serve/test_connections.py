@@ -7,6 +7,7 @@ import json
 import re
 import select
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -154,6 +155,8 @@ def test_half_a_body_is_nobodys_fault(served: Served, caplog: pytest.LogCaptureF
             read_all(connection)
         assert served.ask() == 200
     assert not caplog.records
+    counted = served.server.config.app.service.metrics.text()
+    assert b'te_request_failure{err="499",method="tokenize",model="encoder"} 1' in counted  # the other is too large
 
 
 def test_bodies_that_together_are_too_large_are_turned_away(served_models: dict[str, ServedModel]) -> None:
@@ -200,13 +203,20 @@ def test_many_headers_are_received_in_pieces(served_models: dict[str, ServedMode
         wait_until(lambda: len(cast(Any, its).get_buffer(-1)) == 2**18)
 
 
-def test_what_is_not_http(served: Served) -> None:
-    with served.connect() as connection:
-        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a browser that was told https://
-        answer = read_all(connection)
-        assert told_of(answer) == (400, "this is not a request in HTTP/1.1")
-        assert b"\r\nx-content-type-options: nosniff\r\n" in answer
-    assert served.ask() == 200
+def test_what_is_no_request_of_ours_leaves_no_line_in_the_log(
+    served_models: dict[str, ServedModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(served_models, Limits(timeout_s=1)) as served:
+        with served.connect() as connection:
+            connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a browser that was told https://
+            answer = read_all(connection)
+            assert told_of(answer) == (400, "this is not a request in HTTP/1.1")
+            assert b"\r\nx-content-type-options: nosniff\r\n" in answer
+        with served.connect() as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        assert served.ask() == 200
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -334,6 +344,25 @@ def test_what_is_not_answered_in_time_is_told(
         told = told_of(read_all(second))
         assert told == (503, "not answered within 1 s: send fewer or shorter inputs, or try again")
         wait_until(lambda: service_of(served).engine.batcher.queue_size == 0)
+
+
+@pytest.mark.parametrize("by", ["a second Ctrl-C", "the time for it"])
+def test_what_is_under_way_when_the_server_ends_is_refused(
+    by: str, served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gated(monkeypatch, served_models) as (served, _), score(served) as second:
+        wait_until(lambda: service_of(served).engine.batcher.queue_size == 1)
+        if by == "the time for it":
+            served.server.config.timeout_graceful_shutdown = 0
+        served.server.handle_exit(signal.SIGINT, None)
+        if by == "a second Ctrl-C":
+            wait_until(lambda: not served.server.servers[0].sockets)
+            served.server.handle_exit(signal.SIGINT, None)
+        answer = read_all(second)
+    assert told_of(answer) == (503, "the server is being stopped")
+    told = capsys.readouterr().err
+    assert "2 requests under way are answered first; Ctrl-C once more stops at once" in told
+    assert "Traceback" not in told
 
 
 def test_who_leaves_is_not_computed_for(served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:

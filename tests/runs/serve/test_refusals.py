@@ -7,6 +7,7 @@ import re
 import unicodedata
 from functools import reduce
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -86,8 +87,9 @@ def is_well(client: TestClient) -> bool:
         ("/predict", {"inputs": "a " * 90, "truncate": None, "model": "classification"}, 422, "or truncate=true"),
         (FILL, {"inputs": ["[MASK]"], "targets": ["a"] * 513}, 413, "^targets: 513 entries: a request has at most 512"),
         ("/predict", {"inputs": [["a"], [7]]}, 422, "expected a text, or a list of texts"),
-        (CLASSIFY, b"", 422, "."),
-        (CLASSIFY, [1], 422, "."),
+        (CLASSIFY, b"", 422, "^the body: missing, and expected"),
+        (CLASSIFY, [1], 422, "^the body: expected a JSON object"),
+        ("/v1/models/encoder/similarity", {"inputs": ["a"]}, 422, r"^inputs\.0: expected a JSON object"),
         (FILL, {"inputs": ["a dull paper"]}, 422, r"input 1: no \[MASK\] in 'a dull paper'"),
         (FILL, {"inputs": ["[MASK] " * 200]}, 422, "input 1: the text has 202 tokens and the model takes 40"),
         (FILL, {"inputs": ["[MASK]"], "top_k": 0}, 422, "top_k: Input should be greater than or equal to 1"),
@@ -145,6 +147,7 @@ def is_well(client: TestClient) -> bool:
         ("/predict", {"inputs": "a", "parameters": {"top_k": 0}}, 422, r"^parameters\.top_k: Input should be greater"),
         ("/v1/embeddings", {"model": "encoder", "input": "a", "task": "x"}, 422, "task: no key of this address"),
         ("/v2/embed", {"inputs": "a"}, 404, "no such address"),
+        ("/embed/", {"inputs": "a"}, 404, "no such address"),
         ("/health", {}, 405, "another method"),
     ],
 )
@@ -178,11 +181,10 @@ def test_a_body_of_many_wrong_values_makes_one_error(path: str, body: Any) -> No
     assert raised.value.error_count() <= 3
 
 
-def test_a_body_that_is_not_called_json(client: TestClient) -> None:
-    """As `curl -d` sends it."""
-    told = client.post(
-        FILL, content=b'{"inputs": ["[MASK]"]}', headers={"content-type": "application/x-www-form-urlencoded"}
-    )
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/json", "application/json, text/plain"])
+def test_a_body_that_is_not_called_json(kind: str, client: TestClient) -> None:
+    """The first as `curl -d` sends it."""
+    told = client.post(FILL, content=b'{"inputs": ["[MASK]"]}', headers={"content-type": kind})
     assert (told.status_code, "content-type: application/json" in told.json()["error"]["message"]) == (422, True)
 
 
@@ -312,6 +314,8 @@ def test_a_name_may_be_korean(model_directories: Any) -> None:
     app = app_of(open_models([f"{written_by_macos}={model_directories['encoder']}"], "fp32"))
     with TestClient(app) as client:
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["리뷰-2"]
-        told = client.post("/v1/models/%EB%A6%AC%EB%B7%B0-2/features", json={"inputs": ["a"]})
-        assert (told.status_code, len(told.json()["predictions"])) == (200, 1)
-        assert client.get("/metrics").status_code == 200
+        for written in ("리뷰-2", written_by_macos):
+            told = client.post(f"/v1/models/{quote(written)}/features", json={"inputs": ["a"]})
+            assert (told.status_code, told.json()["model"], len(told.json()["predictions"])) == (200, "리뷰-2", 1)
+            assert client.post("/embed", json={"inputs": "a", "model": written}).status_code == 200
+        assert 'te_request_success{method="features",model="리뷰-2"} 2' in client.get("/metrics").text
