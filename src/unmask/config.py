@@ -155,7 +155,7 @@ def merge(
 
     Args:
         under: nested dictionaries.
-        over: nested dictionaries whose values win. Where a list lies under keys that are whole numbers, those are its
+        over: nested dictionaries whose values win. Where a list lies under a dictionary, its keys are the numbers of
             elements, from 0: `phases.0.max_length=64` on a command line changes the first of the recipe's phases.
         alternatives: groups of dotted keys that exclude each other: one in `over` removes the others from `under`, so
             that `train.tokens=...` on a command line replaces the recipe's `train.steps`.
@@ -363,7 +363,7 @@ def _lay(under: dict[str, Any], over: Mapping[str, Any], prefix: str = "") -> No
         below = under.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):
             _lay(below, value, f"{prefix}{key}.")
-        elif isinstance(value, Mapping) and isinstance(below, list) and value and all(map(str.isdecimal, value)):
+        elif isinstance(value, Mapping) and isinstance(below, list) and value:
             under[key] = _lay_on_elements(below, value, prefix + key)
         else:
             under[key] = _copy(value) if isinstance(value, Mapping) else value

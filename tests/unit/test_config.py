@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
@@ -274,6 +274,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @given(under=TREES, over=TREES)
 def test_what_lies_over_wins_key_by_key(under: dict[str, Any], over: dict[str, Any]) -> None:
+    assume(not any(over[key] and isinstance(over[key], dict) and isinstance(under.get(key), list) for key in over))
     before = (repr(under), repr(over))
     merged = flat(merge(under, over))
     assert (repr(under), repr(over)) == before
@@ -328,6 +329,8 @@ def test_a_number_in_a_key_is_an_element_of_the_list_that_lies_under_it() -> Non
         ("trips.01=8", "trips.01: trips holds 2 values"),
         ("front.spokes.7=8", "front.spokes.7: front.spokes holds 1 value, front.spokes.0; give"),
         ("owners.0=8", r"owners.0: owners holds no values; give all of them, owners=\[...\]"),
+        ("trips.-1.km=8", "trips.-1: trips holds 2 values, trips.0 to trips.1; give"),
+        ("trips.km=8", "trips.km: trips holds 2 values, trips.0 to trips.1; give"),
     ],
 )
 def test_an_element_that_there_is_not_is_told_with_how_many_there_are(word: str, told: str) -> None:
@@ -339,13 +342,11 @@ def test_an_element_that_there_is_not_is_told_with_how_many_there_are(word: str,
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("owners.first=b", "owners={first: b}: expected a list, such as [a, b]"),
-        ("front.spokes.x.y=3", "front.spokes={x: {y: 3}}: expected a list, such as [a, b]"),
         ("rear.spokes.0=3", "rear.spokes={0: 3}: expected a list, such as [a, b]"),  # which nothing lies under
         ("gears.0=3", "gears={0: 3}: expected a whole number, such as 1000"),
     ],
 )
-def test_any_other_key_of_a_list_is_refused_as_a_value(word: str, message: str) -> None:
+def test_a_number_in_a_key_under_which_no_list_lies_is_refused_as_a_value(word: str, message: str) -> None:
     under = {"owners": ["a"], "front": {"spokes": ["20", "24"]}, "gears": "3"}
     with pytest.raises(SettingsError) as refused:
         build(merge(under, parse_overrides([word])))
