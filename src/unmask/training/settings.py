@@ -310,8 +310,9 @@ class SearchSettings(Settings):
                 raise ValueError(f"{name} holds {twice[0]} twice: keep one")
         if self.ensemble and self.restarts * max(1, len(self.checkpoints)) == 1:
             raise ValueError("ensemble needs several runs of one configuration: set restarts, or list checkpoints")
-        if self.ray is not None and not self.is_wanted:
-            raise ValueError(f"ray={self.ray} is for a search, and here is one run: set restarts, or leave it out")
+        for name, value in (("ray", self.ray), ("parallel", self.parallel)):
+            if value not in (None, 1) and not self.is_wanted:
+                raise ValueError(f"{name}={value} is for a search, and here is one run: set restarts, or leave it out")
         return self
 
     @property

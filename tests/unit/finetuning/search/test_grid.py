@@ -61,6 +61,7 @@ def test_no_two_checkpoints_share_a_name() -> None:
         ({"search": {"restarts": 2}, "data": {"train": "x"}}, r"give data\.dev, or leave out search"),
         ({"search": {"ensemble": True}}, "ensemble needs several runs"),
         ({"search": {"learning_rates": [0]}}, "learning_rates"),
+        ({"search": {"parallel": 2}}, "parallel=2 is for a search, and here is one run: set restarts, or leave it out"),
         ({"search": {"transfer_layers": [0, 1]}, "from_scratch": True}, "from_scratch=true none: keep one"),
         ({"search": {"restarts": 2}, "seed": 2**63 - 1},
          rf"search, lr5e-05_batch16_epochs3_seed{2**63}: seed={2**63}: expected less than"),

@@ -226,10 +226,6 @@ def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:
     assert "resumed with search.parallel=2, where it was 1" in (tmp_path / "out" / "log.txt").read_text()
 
 
-def test_a_number_at_a_time_makes_no_search() -> None:
-    assert not new_recipe({"parallel": 5}).search.is_wanted
-
-
 @pytest.mark.parametrize(
     ("given", "left_out"),
     [
