@@ -20,6 +20,8 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.writing import refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
+from unmask.models.hub.source import open_source
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.tokenization.opening import open_tokenizer
 
 _SAME_TASK = (
@@ -58,7 +60,8 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
 
     Raises:
         SettingsError: fewer than two members, or one of them twice.
-        ModelError: a member is not a model, or the members differ in what they answer or in how they read inputs.
+        ModelError: a member is not a fine-tuned model, or the members differ in what they answer or in how they read
+            inputs.
         OutputError: the directory exists already, holds anything else, or cannot be written.
     """
     directory = Path(directory)
@@ -134,7 +137,10 @@ def _is_number(value: Any) -> bool:
 
 
 def check_members(models: Sequence[Path]) -> None:
-    """Raises ModelError for models that cannot answer together, naming two and how they differ."""
+    """Raises ModelError for a model that is not fine-tuned, and for models that cannot answer together, naming two and
+    how they differ."""
+    for model in models:
+        open_source(model).check_kind(FINE_TUNED)
     first = answers_of(models[0])
     for model in models[1:]:
         for what, value in answers_of(model).items():

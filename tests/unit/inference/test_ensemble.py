@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ def test_models_that_do_not_belong_together_are_refused(
 ) -> None:
     edit_config(members[2] / "model", **changed)
     with pytest.raises(ModelError, match=rf"run2/model and .*run0/model cannot answer together: {told}"):
+        write_ensemble(members, tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_member_that_is_not_fine_tuned_is_refused_as_predict_does(tmp_path: Path, tiny_model: Path) -> None:
+    members = [tmp_path / name for name in ("one", "other")]
+    for member in members:
+        shutil.copytree(tiny_model, member)
+    with pytest.raises(ModelError, match="expected a fine-tuned model") as by_predict:
+        load_predictor(members[0])
+    with pytest.raises(ModelError, match=f"^{re.escape(str(by_predict.value))}$"):
         write_ensemble(members, tmp_path / "all")
     assert not (tmp_path / "all").exists()
 
