@@ -17,6 +17,7 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, as_path
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
+from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.resuming import DATA
 
 Recipe = PretrainRecipe | FinetuneRecipe
@@ -212,12 +213,18 @@ def _notes(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[list[str], Callab
     """What to know of the figures, and which of them can be compared."""
     measured = [{key: value for key, value in run.text.items() if not key.startswith("data.train")} for run in runs]
     is_one_text = bool(measured[0]) and all(each == measured[0] for each in measured)
+    notes = [
+        f"The budget of {run.directory} was changed {change}: a run with this budget from the start would have ended "
+        "differently."
+        for run in runs
+        for change in budget_changes(read_sessions(run.directory / ENVIRONMENT))
+    ]
     if isinstance(runs[0].recipe, FinetuneRecipe):
         named = [key for key in keys if _is_among(key, ("data.dev_columns", "data.test_columns", "data.columns"))]
         if not is_one_text:
             raise InputError("the runs were measured on other files: expected the same data.dev and data.test for all")
-        return [f"{', '.join(named)}: what is read of the files differs." for _ in named[:1]], lambda _: True
-    notes = []
+        notes += [f"{', '.join(named)}: what is read of the files differs." for _ in named[:1]]
+        return notes, lambda _: True
     if not is_one_text:
         notes.append(
             "The runs have other stores, so their losses are of other tokens, and only pairs (eval.pairs) can be "

@@ -83,6 +83,19 @@ def test_what_changes_the_question_is_said(tmp_path: Path) -> None:
     assert note.startswith("objective.masking decides what is hidden or drawn of the held-out text")
 
 
+def test_a_budget_that_was_changed_at_a_resume_is_said(tmp_path: Path) -> None:
+    """Of fine-tuning as of pre-training."""
+    pretrained = arms(tmp_path, [5.0, 5.2], [4.0, 4.2], **{"optimizer.learning_rate": 7e-3})
+    for runs in (pretrained, [tuned(tmp_path / "a", 0.7), tuned(tmp_path / "b", 0.8, seed=1)]):
+        change = {"step": 300, "was": "train.steps=300", "now": "train.steps=400"}
+        (runs[1] / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))
+        [note] = compare_runs(runs).notes
+        assert note == (
+            f"The budget of {runs[1]} was changed at step 300, from train.steps=300 to train.steps=400: a run with this "
+            "budget from the start would have ended differently."
+        )
+
+
 def test_of_other_text_only_pairs_are_compared(tmp_path: Path) -> None:
     figures = {"mlm_loss": 5.0, "pairs_accuracy": 0.6}
     one, other = run(tmp_path / "one", figures), run(tmp_path / "other", figures, store="another", seed=1)
