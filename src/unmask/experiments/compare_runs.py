@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from unmask.config import changed_keys
@@ -19,15 +18,9 @@ from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.resuming import DATA
+from unmask.training.run.seeds import Difference, difference_over_seeds
 
 Recipe = PretrainRecipe | FinetuneRecipe
-
-T_975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Student's t that 2.5 % exceed, of 1 to 30 degrees of freedom; of more it is nearer to 1.96, so this is safe."""
 
 _NO_DIFFERENCE = (
     "seed",
@@ -75,22 +68,6 @@ class Arm:
     settings: dict[str, Any]
     runs: dict[int, Path]
     figures: dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Of a figure between an arm and the first one, over the seeds that both have.
-
-    Attributes:
-        mean: this arm's less the first one's.
-        low, high: the ends of its interval of 95 %, by Student's t of the paired differences; None of a single pair.
-        pairs: how many seeds both have; without any there is no difference.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: int
 
 
 @dataclass(frozen=True)
@@ -249,12 +226,4 @@ def _questions(run: _Run) -> tuple[str, ...]:
 
 def _difference(name: str, first: Arm, arm: Arm) -> Difference | None:
     values = [dict(zip(each.runs, each.figures[name], strict=True)) for each in (first, arm)]
-    differences = [values[1][seed] - values[0][seed] for seed in values[0] if seed in values[1]]
-    number = len(differences)
-    if not number:
-        return None
-    mean = fmean(differences)
-    if number == 1:
-        return Difference(mean, None, None, 1)
-    within = T_975[min(number - 1, len(T_975)) - 1] * stdev(differences) / number**0.5
-    return Difference(mean, mean - within, mean + within, number)
+    return difference_over_seeds(*values)

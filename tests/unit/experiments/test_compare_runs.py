@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from scipy import stats
 
 from unmask.errors import InputError
-from unmask.experiments.compare_runs import T_975, Difference, compare_runs
+from unmask.experiments.compare_runs import compare_runs
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
+from unmask.training.run.seeds import Difference
 
 
 def run(
@@ -63,10 +63,6 @@ def test_recipes_are_compared_over_their_seeds(tmp_path: Path) -> None:
     assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high), rel=1e-3)
     assert (difference.mean, difference.pairs) == (pytest.approx(-0.175), 4)
     assert found.notes == []
-
-
-def test_the_quantiles_are_those_of_students_t() -> None:
-    assert pytest.approx(stats.t.ppf(0.975, np.arange(1, len(T_975) + 1)), abs=6e-4) == T_975
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
-from unmask.finetuning.search.summary import spread_in_words, what_was_not_learned
+from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
 from unmask.info import unreadable_summary
 from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
 from unmask.io.progress import human_number, listed
+from unmask.training.run.seeds import difference_over_seeds
 
 Summary = Mapping[str, Any]
 
@@ -87,23 +88,31 @@ def _edges(summary: Summary) -> Iterator[Finding]:
 
 
 def _spread(summary: Summary) -> Iterator[Finding]:
-    """Whether configurations differ by more than runs of one configuration do."""
+    """Whether the two best configurations differ by more than their seeds do, as `unmask compare` judges recipes."""
     metric = summary["metric"]
     rows = [row for row in summary["combinations"] if metric in row["dev"]]
     if len(rows) > 1 and all(row["n"] == 1 for row in rows):
         message = "configurations were run once each: how much of their difference is chance is not known"
         yield Finding("no-restarts", "note", message, "set search.restarts=3 or more for small data sets")
-    spreads = [row["dev"][metric] for row in rows if row["dev"][metric]["sd"] is not None]
-    if len(spreads) < 2:
+    spread = [row for row in rows if row["dev"][metric]["sd"] is not None]
+    if len(spread) < 2:
         return
-    best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=not summary["lower_is_better"])
-    difference, sd = abs(best["mean"] - others[0]["mean"]), max(best["sd"], others[0]["sd"])
-    if difference <= sd:
+    spread.sort(key=lambda row: row["dev"][metric]["mean"], reverse=not summary["lower_is_better"])
+    best, second = (
+        {
+            run["seed"]: run["dev"][metric]
+            for run in summary["trials"]
+            if run["combination"] == row["name"] and run["dev"]
+        }
+        for row in spread[:2]
+    )
+    found = difference_over_seeds(second, best)
+    if found is not None and found.low is not None and found.high is not None and found.low <= 0 <= found.high:
         yield Finding(
             "within-chance",
             "note",
-            f"the two best configurations differ by {difference:.2g} in their mean {metric}, and runs of one by "
-            f"{sd:.2g} (standard deviation): which is better is not known",
+            f"the two best configurations differ by {found.mean:.2g} in their mean {metric} over {found.pairs} "
+            f"seeds (95 %: {found.low:.2g} to {found.high:.2g}): which is better is not known",
             "take either, or raise search.restarts",
         )
 
@@ -115,7 +124,7 @@ def _configurations_table(summary: Summary) -> FigureTable:
             str(row["name"]),
             str(row["n"]),
             spread_in_words(row["dev"].get(metric)),
-            spread_in_words(row["test"].get(metric)),
+            spread_in_words(row["test"].get(on_test(metric))),
             str(len(row["degenerate"]) or ""),
             str(len(row["failed"]) or ""),
         )
@@ -123,7 +132,8 @@ def _configurations_table(summary: Summary) -> FigureTable:
     )
     floors = ", ".join(f"{name} {human_number(value)}" for name, value in summary["floors"].items())
     note = f"To compare with: {floors}." if floors else ""
-    columns = ("configuration", "runs", "dev", "test", "degenerate", "failed")
+    of_test = "test" if on_test(metric) == metric else f"test ({on_test(metric)})"
+    columns = ("configuration", "runs", "dev", of_test, "degenerate", "failed")
     return FigureTable(f"Mean {metric} and standard deviation", rows, columns, note)
 
 
@@ -133,9 +143,10 @@ def _trials_table(summary: Summary) -> FigureTable:
         (
             str(trial["trial"]),
             human_number(trial["dev"].get(metric)),
-            human_number(trial["test"].get(metric)),
+            human_number(trial["test"].get(on_test(metric))),
             str(trial["error"] or trial["degenerate"] or ""),
         )
         for trial in summary["trials"]
     )
-    return FigureTable("Runs", rows, ("run", f"{metric} on dev", "on test", "what is wrong"))
+    of_test = "on test" if on_test(metric) == metric else f"{on_test(metric)} on test"
+    return FigureTable("Runs", rows, ("run", f"{metric} on dev", of_test, "what is wrong"))

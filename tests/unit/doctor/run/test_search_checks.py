@@ -47,6 +47,23 @@ def test_the_best_at_an_edge_and_within_chance() -> None:
     assert found(once[:1]) == {"learned": "good"}
 
 
+def test_configurations_are_compared_seed_by_seed() -> None:
+    """As `unmask compare` does: a spread over seeds that both share says nothing of their difference, nor does a large
+    difference of two runs say much."""
+    one = [outcome(1e-4, seed, value) for seed, value in enumerate((0.65, 0.75, 0.85))]
+    steady = [*one, *(outcome(2e-4, seed, value) for seed, value in enumerate((0.63, 0.73, 0.83)))]
+    assert "within-chance" not in found(steady)
+    few = [outcome(1e-4, 0, 0.80), outcome(1e-4, 1, 0.90), outcome(2e-4, 0, 0.77), outcome(2e-4, 1, 0.71)]
+    summary = summarise(few, Metric("accuracy"), 4)
+    [note] = [each.message for each in check_search(summary) if each.name == "within-chance"]
+    assert note == (
+        "the two best configurations differ by 0.11 in their mean accuracy over 2 seeds (95 %: -0.91 to 1.1): which is "
+        "better is not known"
+    )
+    others = [*few[:2], outcome(2e-4, 2, 0.77), outcome(2e-4, 3, 0.71)]
+    assert "within-chance" not in found(others)
+
+
 def test_a_configuration_of_which_one_run_is_left_has_no_spread() -> None:
     """Those that have one are compared all the same, and nobody is told to set restarts that were set."""
     failed = [outcome(4e-4, 0, 0.95), outcome(4e-4, 1, math.nan, error="the loss is not finite")]
@@ -72,6 +89,17 @@ def test_a_configuration_of_which_one_run_is_left_has_no_spread() -> None:
 )
 def test_what_went_wrong(outcomes: list[TrialOutcome], num_trials: int, told: dict[str, str]) -> None:
     assert found(outcomes, num_trials) == told
+
+
+def test_of_test_no_figure_is_shown_that_its_answers_chose(tmp_path: Path) -> None:
+    """But the one with the model's own threshold, as everywhere."""
+    its = {"best_f1": 0.7, "f1": 0.6}
+    runs = [TrialOutcome(f"s{seed}", "c", "c", {"seed": seed}, {"best_f1": 0.8}, its) for seed in (0, 1)]
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n")
+    (tmp_path / "summary.json").write_text(json.dumps(summarise(runs, Metric("best_f1"), 2)))
+    means, table = diagnose(tmp_path).tables
+    assert (means.columns[2:4], means.rows[0][2:4]) == (("dev", "test (f1)"), ("0.8 ± 0", "0.6 ± 0"))
+    assert (table.columns[1:3], table.rows[0][1:3]) == (("best_f1 on dev", "f1 on test"), ("0.8", "0.6"))
 
 
 def test_a_search_is_examined_by_its_directory(tmp_path: Path) -> None:
