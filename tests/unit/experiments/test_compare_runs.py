@@ -87,8 +87,8 @@ def test_a_budget_that_was_changed_at_a_resume_is_said(tmp_path: Path) -> None:
         (runs[1] / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))
         [note] = compare_runs(runs).notes
         assert note == (
-            f"The budget of {runs[1]} was changed at step 300, from train.steps=300 to train.steps=400: a run with this "
-            "budget from the start would have ended differently."
+            f"The budget of {runs[1]} was changed at step 300, from train.steps=300 to train.steps=400: a run with "
+            "this budget from the start would have ended differently."
         )
 
 
