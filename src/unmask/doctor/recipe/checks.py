@@ -126,6 +126,7 @@ def check_rate(
     too_high: str,
     too_low: str,
     fault_from: float = math.inf,
+    key: str = "optimizer.learning_rate",
 ) -> Iterator[Finding]:
     """A finding if a learning rate is out of the usual range.
 
@@ -134,14 +135,15 @@ def check_rate(
         whose: the beginning of the message's end, before that range.
         too_high, too_low: advice.
         fault_from: how many times the highest is a fault.
+        key: where the rate is given.
     """
     low, high = next(rates for widest, rates in usual.items() if width <= widest)
     end = f"{whose} {low:g} to {high:g}"
     if rate > high:
-        message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {end}"
+        message = f"{key} {rate:g} is {rate / high:.1f} times the highest usual: {end}"
         yield Finding("learning-rate-high", "fault" if rate > fault_from * high else "warning", message, too_high)
     elif rate < low:
-        message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {end}"
+        message = f"{key} {rate:g} is {low / rate:.1f} times below the lowest usual: {end}"
         yield Finding("learning-rate-low", "warning", message, too_low)
 
 

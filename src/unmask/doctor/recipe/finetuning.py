@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,40 +43,39 @@ ONE_SIDED, MUCH_CUT = 0.9, 0.1
 
 
 def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -> Diagnosis:
-    """Diagnoses a fine-tuning recipe; of a search, its first run.
+    """Diagnoses a fine-tuning recipe; of a search, the first run is opened and measured.
 
     Raises:
         SettingsError: the recipe is wrong.
     """
     settings, missing = _load(name, overrides)
     findings = list(missing)
-    trials = 1
+    trials = [settings]
     if settings.search.is_wanted and settings.data.dev is not None:
-        planned = plan_trials(settings)
-        settings, trials = planned[0].settings, len(planned)
+        trials = [trial.settings for trial in plan_trials(settings)]
     elif settings.search.is_wanted:
         findings.append(Finding("search-without-dev", "fault", "search compares runs on dev", "give data.dev=FILE"))
     if missing:
-        return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
+        return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(trials),))
     compute = choose_compute(settings.device, settings.precision)
     with temporary_directory("unmask-doctor") as directory, torch.random.fork_rng(devices=[]):
         try:
-            run = open_inputs(settings, directory)
+            run = open_inputs(trials[0], directory)
         except UserError as error:
             advice = "fix it: `unmask finetune` would stop there too, before its first step"
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))
-            return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
+            return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(trials),))
         # A BiLSTM head needs features of the whole file first.
         is_measured = probe_s > 0 and settings.task.tagging_head != "bilstm"
-        step_s = _measure_step(run, settings, compute, probe_s) if is_measured else None
-    plan = FinetuningPlan.of(settings, run, step_s, trials)
+        step_s = _measure_step(run, trials[0], compute, probe_s) if is_measured else None
+    plan = FinetuningPlan.of(trials, run, step_s)
     findings += check_inputs(settings, run, plan)
-    tables = [plan_table(plan), *examples_tables(run), settings_table(settings, trials)]
+    tables = [plan_table(plan), *examples_tables(run), settings_table(trials)]
     headline = (
         ("Examples", f"{len(run.loader.examples):,}"),
         ("Parameters", human_count(plan.num_parameters)),
-        ("Runs", f"{trials:,}"),
-        ("Steps of a run", "unknown" if plan.steps is None else f"{plan.steps:,.0f}"),
+        ("Runs", f"{plan.trials:,}"),
+        ("Steps of a run", _between(plan.steps, plan.most_steps, ",.0f")),
         ("Time on this machine", "unknown" if plan.seconds is None else human_duration(plan.seconds)),
     )
     return Diagnosis("recipe", name, tuple(findings), headline, tuple(tables), figures=vars(plan))
@@ -112,29 +111,44 @@ class FinetuningPlan:
 
     num_parameters: int
     num_trained: int
-    steps: float | None  # of one run, as epochs are
+    steps: float | None  # of the shortest run, as epochs are
     epochs: float | None
+    most_steps: float | None  # of the longest run, as most_epochs are
+    most_epochs: float | None
     trials: int  # runs in all
-    step_s: float | None  # seconds of one step, measured
-    seconds: float | None  # of training, for all runs together
+    step_s: float | None  # seconds of one step of the first run, measured
+    seconds: float | None  # of training, for all runs one after another
 
     @classmethod
-    def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:
-        train = settings.train
-        # The share of an epoch that a step shows; the last step of an epoch takes what remains.
-        epochs_per_step = 1 / -(-len(run.loader.examples) // train.batch_size)
-        steps = steps_of(train, epochs_per_step * len(run.loader.examples.input_ids), epochs_per_step, step_s)
-        seconds = None if steps is None or step_s is None else steps * step_s
-        if train.minutes is not None:
-            seconds = 60 * train.minutes
+    def of(cls, trials: Sequence[FinetuneRecipe], run: TaskInputs, step_s: float | None) -> FinetuningPlan:
+        """The work of all runs, of which `run` has what the first one reads, and `step_s` says how long it takes: the
+        others take as long for an example."""
+        examples = run.loader.examples
+        num_examples = len(examples)
+        example_s = None if step_s is None else step_s / min(trials[0].train.batch_size, num_examples)
+        steps, epochs, seconds = [], [], []
+        for trial in trials:
+            # The share of an epoch that a step shows; the last step of an epoch takes what remains.
+            epochs_per_step = 1 / -(-num_examples // trial.train.batch_size)
+            its_s = None if example_s is None else example_s * num_examples * epochs_per_step
+            number = steps_of(trial.train, epochs_per_step * len(examples.input_ids), epochs_per_step, its_s)
+            if number is not None:
+                steps.append(number)
+                epochs.append(number * epochs_per_step)
+            if trial.train.minutes is not None:
+                seconds.append(60 * trial.train.minutes)
+            elif number is not None and its_s is not None:
+                seconds.append(number * its_s)
         return cls(
             num_parameters=run.module.num_parameters,
             num_trained=sum(weight.numel() for weight in run.module.parameters() if weight.requires_grad),
-            steps=steps,
-            epochs=None if steps is None else steps * epochs_per_step,
-            trials=trials,
+            steps=min(steps, default=None),
+            epochs=min(epochs, default=None),
+            most_steps=max(steps, default=None),
+            most_epochs=max(epochs, default=None),
+            trials=len(trials),
             step_s=step_s,
-            seconds=None if seconds is None else seconds * trials,
+            seconds=sum(seconds) if seconds else None,
         )
 
 
@@ -179,14 +193,17 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         )
     if not settings.from_scratch and settings.freeze_layers != "all":
         width = run.module.encoder.settings.hidden_size
-        yield from check_rate(
-            settings.optimizer.learning_rate,
-            USUAL_LEARNING_RATES,
-            width,
-            f"usual for fine-tuning models {width} wide are",
-            too_high="lower it, or what was pre-trained is lost",
-            too_low="raise it, or give more epochs",
-        )
+        searched = settings.search.learning_rates
+        for rate in searched or [settings.optimizer.learning_rate]:
+            yield from check_rate(
+                rate,
+                USUAL_LEARNING_RATES,
+                width,
+                f"usual for fine-tuning models {width} wide are",
+                too_high="lower it, or what was pre-trained is lost",
+                too_low="raise it, or give more epochs",
+                key="search.learning_rates" if searched else "optimizer.learning_rate",
+            )
     rows = run.loader.examples.lengths
     full = float((rows >= settings.task.max_length).mean())
     if full > MUCH_CUT and run.task.kind in FIELDS_OF_KINDS["long_text"] and settings.task.long_text == "cut":
@@ -245,24 +262,43 @@ def plan_table(plan: FinetuningPlan) -> FigureTable:
     """Parameters, steps and time."""
     rows = [("parameters", f"{plan.num_parameters:,}, {plan.num_trained:,} of them trained")]
     if plan.steps is not None:
-        rows.append(("a run", f"{plan.steps:,.0f} steps, {plan.epochs:,.2f} epochs"))
+        steps, epochs = _between(plan.steps, plan.most_steps, ",.0f"), _between(plan.epochs, plan.most_epochs, ",.2f")
+        rows.append(("a run", f"{steps} steps, {epochs} epochs"))
+    is_search = plan.trials > 1
     if plan.step_s is not None:
-        rows.append(("a step, measured", human_duration(plan.step_s)))
+        rows.append(("a step of the first run" if is_search else "a step, measured", human_duration(plan.step_s)))
     if plan.seconds is not None:
-        rows.append(("all runs" if plan.trials > 1 else "training", human_duration(plan.seconds)))
-    return FigureTable("The run", tuple(rows), note="Measuring on dev and saving are not in it.")
+        rows.append(("all runs" if is_search else "training", human_duration(plan.seconds)))
+    note = "Measuring on dev and saving are not in it."
+    if is_search:
+        note += (
+            " Runs are counted one after another, each as fast for an example as the first: search.parallel, "
+            "search.ray and other sizes of search.checkpoints are left out."
+        )
+    return FigureTable("The run", tuple(rows), note=note)
 
 
-def settings_table(settings: FinetuneRecipe, trials: int) -> FigureTable:
-    """The settings that matter most."""
-    train = settings.train
-    budget, amount = train.budget
+def _between(least: float | None, most: float | None, form: str) -> str:
+    """Two figures, or one where they are written alike."""
+    if least is None or most is None:
+        return "unknown"
+    return " to ".join(dict.fromkeys(f"{value:{form}}" for value in (least, most)))
+
+
+def settings_table(trials: Sequence[FinetuneRecipe]) -> FigureTable:
+    """The settings that matter most, of all runs."""
+    first = trials[0]
+    budget = first.train.budget[0]
     rows = [
-        ("task.name", settings.task.name),
-        ("task.max_length", f"{settings.task.max_length:,}"),
-        ("optimizer.learning_rate", f"{settings.optimizer.learning_rate:g}"),
-        (f"train.{budget}", f"{amount:g}"),
-        ("train.batch_size", f"{train.batch_size:,}"),
-        ("runs of the search", f"{trials:,}"),
+        ("task.name", first.task.name),
+        ("task.max_length", f"{first.task.max_length:,}"),
+        ("optimizer.learning_rate", _listed(f"{each.optimizer.learning_rate:g}" for each in trials)),
+        (f"train.{budget}", _listed(f"{each.train.budget[1]:g}" for each in trials)),
+        ("train.batch_size", _listed(f"{each.train.batch_size:,}" for each in trials)),
+        ("runs of the search", f"{len(trials):,}"),
     ]
-    return FigureTable("Settings", tuple(rows if trials > 1 else rows[:-1]))
+    return FigureTable("Settings", tuple(rows if len(trials) > 1 else rows[:-1]))
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
