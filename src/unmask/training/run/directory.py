@@ -10,14 +10,14 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmask.config import Settings, dump_settings
-from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.config import Settings, build_settings, dump_settings, read_settings_file
+from unmask.errors import Interrupted, OutputError, SettingsError, UserError
 from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
 from unmask.io.writing import (
     REPLACED,
@@ -72,7 +72,7 @@ def opening_run(
 
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it holds anything
-            that is no part of a run.
+            that is no part of a run, such as a recipe that no run wrote.
         SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the run's is lost or
             damaged and no checkpoint has it, the budget is changed to less than the run has done or so that a phase or
             stage has begun too soon, or both `resume` and `overwrite` are given.
@@ -97,6 +97,7 @@ def opening_run(
         put_back(directory / MODEL)
         for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
+        _refuse_foreign_recipe(saved, type(recipe))
         is_run = saved.is_file() or bool(list_steps(directory / CHECKPOINTS))
         is_there = is_run or _holds_only(directory, keeps)
         continues, replaces = resume and is_run, overwrite and is_there
@@ -182,6 +183,22 @@ def _refuse_own_inputs(directory: Path, value: Any, key: str = "") -> None:
             _refuse_own_inputs(directory, inner, key)
     elif isinstance(value, str) and os.path.exists(value) and Path(value).resolve().is_relative_to(directory.resolve()):
         raise SettingsError(f"{key}={value} is in the run that --overwrite removes: choose another --out")
+
+
+def _refuse_foreign_recipe(saved: Path, kind: type[Settings]) -> None:
+    """Raises OutputError if a recipe lies where the run's own goes and no run wrote it: nothing else of one is there,
+    and it is not written as a run that was killed as it began has left its own."""
+    if not saved.is_file() or any(
+        (saved.parent / name).exists() for name in (ENVIRONMENT, CHECKPOINTS, MODEL, RESULTS)
+    ):
+        return
+    with suppress(SettingsError):
+        text = dump_settings(build_settings(kind, read_settings_file(saved), str(saved)))
+        if saved.read_bytes() == text.encode("utf-8"):
+            return
+    raise OutputError(
+        f"{saved} was not written by a run, and is where the run's own recipe goes: move it, or choose another --out"
+    )
 
 
 def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:

@@ -118,6 +118,43 @@ def test_a_recipe_that_is_lost_or_damaged(run: Path, damage: bytes | None) -> No
     assert build_settings(PretrainRecipe, read_settings_file(run / RECIPE), "the run's") == recipe()
 
 
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+@pytest.mark.parametrize(
+    ("text", "beside"),
+    [
+        ("# Mine\nstore: a-store\ntrain: {steps: 20}\n", ()),
+        ("seeds: 3\n", ("store", "trials")),
+        ("seed: [", ("notes.md",)),
+    ],
+    ids=["the new run's", "another", "damaged"],
+)
+def test_a_recipe_that_no_run_wrote_is_not_replaced(
+    tmp_path: Path, text: str, beside: tuple[str, ...], how: dict[str, bool]
+) -> None:
+    """Be it the recipe of the new run or another."""
+    (tmp_path / RECIPE).write_text(text)
+    for name in beside:
+        (tmp_path / name).mkdir()
+    before = contents(tmp_path)
+    told = r"recipe\.yaml was not written by a run, .*: move it, or choose another --out$"
+    keeps = ("store", "trials")
+    with (
+        pytest.raises(OutputError, match=told),
+        opening_run(tmp_path, recipe(), **{"resume": False, "overwrite": False, **how}, keeps=keeps),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_was_killed_as_it_began_is_known_by_its_recipe(tmp_path: Path) -> None:
+    """Under another budget too, and for one that replaces it."""
+    resume(tmp_path / "run", recipe())
+    resume(tmp_path / "run", recipe(train={"steps": 30}))
+    with opening_run(tmp_path / "run", recipe(seed=3), resume=False, overwrite=True):
+        pass
+    assert "steps: 20" in (tmp_path / "run" / RECIPE).read_text()
+
+
 def test_a_damaged_state_says_nothing_of_the_recipe(run: Path) -> None:
     path = run / CHECKPOINTS / "step-00000007" / STATE
     state = json.loads(path.read_text())
