@@ -14,6 +14,7 @@ from unmask.errors import InputError
 from unmask.experiments.compare import NOT_COMPARED
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, as_path
+from unmask.io.progress import listed
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
@@ -47,12 +48,14 @@ class _Run:
     Attributes:
         figures: by name; of fine-tuning after `dev.` or `test.`.
         text: the fingerprints of what it read, by key.
+        is_degenerate: whether it gives every example of dev the same answer.
     """
 
     directory: Path
     recipe: Recipe
     figures: Mapping[str, float]
     text: Mapping[str, str]
+    is_degenerate: bool
 
 
 @dataclass
@@ -122,6 +125,8 @@ def compare_runs(runs: Sequence[str | Path]) -> Comparison:
         alike.append(run)
     keys = list(dict.fromkeys(key for group in groups[1:] for key in _different(groups[0][0], group[0])))
     notes, is_comparable = _notes(read, keys)
+    if same := [str(run.directory) for run in read if run.is_degenerate]:
+        notes.append(f"{listed(same)}: every example of dev gets the same answer, so nothing was learned there.")
     every = [name for name in dict.fromkeys(name for run in read for name in run.figures) if is_comparable(name)]
     names = [name for name in every if all(name in run.figures for run in read)]
     for name in (name for name in every if name not in names):
@@ -158,7 +163,8 @@ def _read(directory: Path) -> _Run:
         for name, value in figures.items()
         if isinstance(value, int | float) and isfinite(value) and not name.endswith((*NOT_COMPARED, "perplexity"))
     }
-    return _Run(directory, recipe, numbers, read_object(directory / DATA) if (directory / DATA).is_file() else {})
+    text = read_object(directory / DATA) if (directory / DATA).is_file() else {}
+    return _Run(directory, recipe, numbers, text, results.get("degenerate") is not None)
 
 
 def _different(one: _Run, other: _Run) -> dict[str, tuple[Any, Any]]:
@@ -198,6 +204,11 @@ def _notes(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[list[str], Callab
     ]
     if isinstance(runs[0].recipe, FinetuneRecipe):
         named = [key for key in keys if _is_among(key, ("data.dev_columns", "data.test_columns", "data.columns"))]
+        if unmeasured := [run.directory for run, its in zip(runs, measured, strict=True) if run.text and not its]:
+            raise InputError(
+                f"{unmeasured[0]} has no data.dev or data.test, so there is no figure of it: expected runs that were "
+                "measured, on the same files"
+            )
         if not is_one_text:
             raise InputError("the runs were measured on other files: expected the same data.dev and data.test for all")
         notes += [f"{', '.join(named)}: what is read of the files differs." for _ in named[:1]]

@@ -24,10 +24,11 @@ def run(
     return _written(place, settings.as_written(), {**figures, "num_parameters": 5, "floors": {}}, {"store": store})
 
 
-def tuned(place: Path, accuracy: float, dev: str = "dev", **settings: Any) -> Path:
+def tuned(place: Path, accuracy: float, dev: str = "dev", degenerate: str | None = None, **settings: Any) -> Path:
     given = {"init_from": "model", "data.train": "train.csv", "data.dev": "dev.csv", **settings}
     recipe = load_finetune_recipe("finetune/classification", given)
-    results = {"step": 3, "dev": {"loss": 1.0, "accuracy": accuracy}, "dev_examples": {"n": 9}}
+    dev_results = {"dev": {"loss": 1.0, "accuracy": accuracy}, "dev_examples": {"n": 9}}
+    results = {"step": 3, **dev_results, **({"degenerate": degenerate} if degenerate else {})}
     return _written(place, recipe.as_written(), results, {"data.train": str(given["data.train"]), "data.dev": dev})
 
 
@@ -110,6 +111,22 @@ def test_fine_tuned_runs_are_compared_on_one_dev_file(tmp_path: Path) -> None:
     assert found.differences["dev.accuracy"] == [Difference(pytest.approx(0.1), None, None, 1)]  # type: ignore[arg-type]
     with pytest.raises(InputError, match="were measured on other files"):
         compare_runs([one, tuned(tmp_path / "elsewhere", 0.7, dev="another", seed=1)])
+
+
+def test_runs_that_learned_nothing_are_named(tmp_path: Path) -> None:
+    runs = [
+        tuned(tmp_path / str(seed), 0.5, degenerate="all 9 predictions are 'a'" if seed else None, seed=seed)
+        for seed in range(3)
+    ]
+    [note] = compare_runs(runs).notes
+    assert note.startswith(f"{runs[1]}, {runs[2]}: every example of dev gets the same answer")
+
+
+def test_a_run_that_was_not_measured_is_named(tmp_path: Path) -> None:
+    bare = tuned(tmp_path / "bare", 0.7, **{"data.dev": None})
+    (bare / "data.json").write_text('{"data.train": "train.csv"}', "utf-8")
+    with pytest.raises(InputError, match=r"bare has no data\.dev or data\.test"):
+        compare_runs([tuned(tmp_path / "one", 0.7, seed=1), bare])
 
 
 def test_other_columns_of_the_same_files_are_another_arm(tmp_path: Path) -> None:
