@@ -18,9 +18,23 @@ def test_a_table_for_each_number_of_devices(unmask: Command, tiny_recipe: Path) 
     assert finished.code == 0, finished.errors
     header = next(line.split() for line in finished.output.splitlines() if line.split()[:1] == ["1"])
     assert header == ["1", "8", "64"], "64 stands for 512 too"
+    for name in ("time", "energy"):
+        row = next(line.split() for line in finished.output.splitlines() if line.split()[:1] == [name])
+        assert row.count("over") == 3, "products of so narrow a model are far from a GPU's usual rate"
+    assert "took 14 times as long" in " ".join(finished.output.split())
+    assert "measuring the memory of a step" in finished.errors
     for fact in ("efficiency", "energy", "memory of a device", "disk", "sent by a device", "assumed", "989T FLOP/s"):
         assert fact in finished.output
     assert "512 does not divide a batch of 64 sequences: 64 replaces it" in " ".join(finished.output.split())
+
+
+def test_a_share_of_ones_own_or_a_budget_in_minutes_is_taken_as_it_is(unmask: Command, tiny_recipe: Path) -> None:
+    for words in (
+        ["train.batch_size=1024", "train.micro_batch_size=1024", "--mfu", "0.05"],
+        ["train.steps=null", "train.minutes=3"],
+    ):
+        output = unmask("plan", str(tiny_recipe), *words, "--gpus", "1").output
+        assert not any(line.split()[:2] == ["time", "over"] for line in output.splitlines())
 
 
 def test_json(unmask: Command, tiny_recipe: Path) -> None:
@@ -107,7 +121,10 @@ def test_a_stated_rate_is_not_measured(unmask: Command, tiny_recipe: Path) -> No
         (["train.batch_size=64", "--gpus", "16", "--link", "nvlink"], "--gpus 16 are more than a node of 8"),
     ],
 )
-def test_what_is_refused(words: list[str], message: str, unmask: Command, tiny_recipe: Path) -> None:
+def test_what_is_refused(
+    words: list[str], message: str, unmask: Command, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "open_workload", lambda *_: pytest.fail("measured before it was refused"))
     check_refused(unmask("plan", str(tiny_recipe), *words), message)
 
 

@@ -45,7 +45,9 @@ SWEEP = (1, 8, 64, 512)
 MEASURED_S = 20.0
 """About how long the real steps of each phase are measured."""
 FEW_TOKENS = 8192
-"""Assumed: with fewer tokens at once, matrix products are too small for a GPU's usual rate."""
+NARROW = 768
+"""Assumed: with fewer tokens at once, or in a model narrower than BERT-Base, matrix products are too small for a GPU's
+usual rate."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Plan:
         costs: one for each number of devices.
         figures: of the speeds that it reckons with: which are stated, assumed and measured.
         notes: what stands beside the plan.
+        longer_on: the numbers of devices on which it takes more time and energy than planned, since products are small.
     """
 
     workload: Workload
@@ -91,6 +94,7 @@ class Plan:
     costs: tuple[RunCost, ...]
     figures: dict[str, str]
     notes: tuple[str, ...]
+    longer_on: tuple[int, ...]
     measured: Measured | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,6 +116,7 @@ class Plan:
                 "step": asdict(cost.step) | {"total": cost.step.total},
                 "phase_steps_s": [step.total for step in cost.phase_steps],
                 "disk_bytes": workload.disk_bytes,
+                "takes_longer": cost.devices in self.longer_on,
             }
             for cost in self.costs
         ]
@@ -148,8 +153,8 @@ def plan(recipe: str, overrides: Sequence[str] = (), asked: Asked = Asked()) -> 
     _check(asked)
     settings, names_text = open_recipe(recipe, overrides)
     compute = _compute(settings, asked.gpu)
-    if sys.stderr.isatty():
-        print("measuring the memory of a step, by a pass of the model on the processor", file=sys.stderr)
+    numbers, notes = _numbers(settings, asked)
+    print("measuring the memory of a step, by a pass of the model on the processor", file=sys.stderr, flush=True)
     opened = open_workload(recipe, settings, names_text, compute)
     given = _cpu(opened, compute, asked.rate) if asked.gpu == CPU else _gpu(opened.workload, asked)
     device, products, figures = given
@@ -161,14 +166,11 @@ def plan(recipe: str, overrides: Sequence[str] = (), asked: Asked = Asked()) -> 
         across=LINKS[asked.link].speed * REACHED_OF_LINKS if asked.link in LINKS else None,
         per_node=device.per_node,
     )
-    numbers, notes = _numbers(opened.workload, device, asked)
-    for number in numbers:
-        if number > 1:
-            check_recipe(settings, Ranks(size=number))
     costs = tuple(run_cost(opened.workload, number, speeds, device.memory, device.watts) for number in numbers)
-    notes = [*opened.notes, *notes, *_remarks(costs, device, asked)]
+    longer_on, small = ((), []) if asked.gpu == CPU else _small_products(costs, opened, asked)
+    notes = [*opened.notes, *notes, *_memory_notes(costs, device), *small]
     measured = _measure(opened, compute, speeds, device) if asked.measure else None
-    return Plan(opened.workload, device, speeds, costs, figures, tuple(notes), measured)
+    return Plan(opened.workload, device, speeds, costs, figures, tuple(notes), longer_on, measured)
 
 
 def _check(asked: Asked) -> None:
@@ -254,31 +256,39 @@ def _cpu(opened: Opened, compute: Compute, rate: float | None) -> tuple[Device, 
     return device, products, figures
 
 
-def _numbers(workload: Workload, device: Device, asked: Asked) -> tuple[list[int], list[str]]:
+def _numbers(settings: PretrainRecipe, asked: Asked) -> tuple[list[int], list[str]]:
     """The numbers of devices to plan for, and what to say of those left out or replaced.
 
     Raises:
         SettingsError: the number asked for is impossible.
     """
-    batches = sorted({phase.batch_size for phase in workload.phases})
+    numbers, notes = _possible_numbers(sorted({cut.batch_size for cut in settings.cuts}), asked)
+    for number in numbers:
+        if number > 1:
+            check_recipe(settings, Ranks(size=number))
+    return numbers, notes
+
+
+def _possible_numbers(batches: Sequence[int], asked: Asked) -> tuple[list[int], list[str]]:
+    per_node = processes_of_machine() if asked.gpu == CPU else GPUS[asked.gpu].per_node
     sizes = " and of ".join(f"{size:,}" for size in batches)
-    node = f"a node of {device.per_node}" if asked.gpu != CPU else f"this machine of {device.per_node} such processes"
+    node = f"a node of {per_node}" if asked.gpu != CPU else f"this machine of {per_node} such processes"
     if asked.gpus is not None:
         if (nearest := nearest_divisor(asked.gpus, batches)) != asked.gpus:
             raise SettingsError(
                 f"--gpus {asked.gpus} does not divide a batch of {sizes} sequences into equal shares: the nearest "
                 f"number that does is {nearest}"
             )
-        if asked.gpus > device.per_node and asked.link not in LINKS:
+        if asked.gpus > per_node and asked.link not in LINKS:
             raise SettingsError(f"--gpus {asked.gpus} are more than {node}: say what joins nodes with {_LINKS}")
         return [asked.gpus], []
     numbers: list[int] = []
     notes = []
     for number in SWEEP:
-        if number > device.per_node and asked.link not in LINKS:
+        if number > per_node and asked.link not in LINKS:
             notes.append(f"more devices than {node} are left out: say what joins nodes with {_LINKS}")
             break
-        nearest = nearest_divisor(number, batches, None if asked.link in LINKS else device.per_node)
+        nearest = nearest_divisor(number, batches, None if asked.link in LINKS else per_node)
         if nearest != number:
             notes.append(f"{number} does not divide a batch of {sizes} sequences: {nearest} replaces it")
         if nearest not in numbers:
@@ -286,22 +296,33 @@ def _numbers(workload: Workload, device: Device, asked: Asked) -> tuple[list[int
     return numbers, notes
 
 
-def _remarks(costs: Sequence[RunCost], device: Device, asked: Asked) -> list[str]:
-    notes = []
-    for cost in costs:
-        if cost.memory_bytes > device.memory:
-            notes.append(
-                f"on {cost.devices} a device takes {human_bytes(cost.memory_bytes)}, and has "
-                f"{human_bytes(device.memory)}: lower train.micro_batch_size, or that of a phase, which is "
-                f"{cost.sequences_at_once} here"
-            )
-    few = [f"{cost.devices} ({human_count(cost.tokens_at_once)})" for cost in costs if cost.tokens_at_once < FEW_TOKENS]
-    if few and asked.gpu != CPU:
-        notes.append(
-            f"a device computes fewer than {FEW_TOKENS:,} tokens at once on {', '.join(few)}: it reaches less than the "
-            "assumed share of its rate there"
-        )
-    return notes
+def _memory_notes(costs: Sequence[RunCost], device: Device) -> list[str]:
+    return [
+        f"on {cost.devices} a device takes {human_bytes(cost.memory_bytes)}, and has {human_bytes(device.memory)}: "
+        f"lower train.micro_batch_size, or that of a phase, which is {cost.sequences_at_once} here"
+        for cost in costs
+        if cost.memory_bytes > device.memory
+    ]
+
+
+def _small_products(costs: Sequence[RunCost], opened: Opened, asked: Asked) -> tuple[tuple[int, ...], list[str]]:
+    """The numbers of GPUs on which they reach less than the assumed share of their rate, and why."""
+    width = opened.materials[0].sizes.hidden_size
+    is_narrow = width < NARROW and asked.mfu is None
+    few = [cost for cost in costs if cost.tokens_at_once < FEW_TOKENS]
+    reasons = [f"the model is {width} wide, less than {NARROW}"] if is_narrow else []
+    if few:
+        counts = ", ".join(f"{cost.devices} ({human_count(cost.tokens_at_once)})" for cost in few)
+        reasons.append(f"a device computes fewer than {FEW_TOKENS:,} tokens at once on {counts}")
+    if not reasons:
+        return (), []
+    note = (
+        f"{', and '.join(reasons)}: a GPU reaches less than the assumed share of its rate there, and a step takes "
+        "longer than planned; those of pretrain/night, 256 wide, took 14 times as long (docs/guides/scaling.md)"
+    )
+    # A budget in minutes is what it is, whatever a step takes.
+    is_open = opened.workload.train.minutes is None
+    return tuple(cost.devices for cost in (costs if is_narrow else few) if is_open), [note]
 
 
 def _measure(opened: Opened, compute: Compute, speeds: Speeds, device: Device) -> Measured:

@@ -72,10 +72,15 @@ _ROWS: dict[str, Callable[[RunCost], str]] = {
 
 
 def _cost_table(plan: Plan) -> FigureTable:
-    rows = [(name, *(show(cost) for cost in plan.costs)) for name, show in _ROWS.items()]
+    rows = [(name, *(_over(plan, cost, name) + show(cost) for cost in plan.costs)) for name, show in _ROWS.items()]
     rows.append(("disk", *(human_bytes(plan.workload.disk_bytes) for _ in plan.costs)))
     note = "Evaluating, saving and starting are not in it. Energy is of the boards at their limit, without their hosts."
     return FigureTable("On so many devices", tuple(rows), ("", *(f"{cost.devices:,}" for cost in plan.costs)), note)
+
+
+def _over(plan: Plan, cost: RunCost, name: str) -> str:
+    is_more = cost.devices in plan.longer_on and cost.seconds is not None
+    return "over " if is_more and name in ("time", "energy") else ""
 
 
 def _seconds(seconds: float) -> str:
