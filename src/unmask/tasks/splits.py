@@ -127,4 +127,5 @@ def warn_of_splits(
     for name, missing in zip(SPLITS, ("nothing is learned", "dev says nothing", "test says nothing"), strict=True):
         if unseen := set().union(*labels.values()) - labels[name]:
             named = listed(sorted(unseen), _MOST_NAMED)
-            logger.warning("%s: %s of labels that no row of %s has: %s", path, missing, name, named)
+            advice = "; move a row of each into train, or list all labels in task.labels" if name == "train" else ""
+            logger.warning("%s: %s of labels that no row of %s has: %s%s", path, missing, name, named, advice)

@@ -139,7 +139,7 @@ def unknown_label(source: str, label: str, known: Sequence[str], separator: str 
             return InputError(f"{fault}, but several with {mark!r} between them: give task.label_separator={mark!r}")
     if (same := next((one for one in known if _is_same_value(one, label)), None)) is not None:
         return InputError(f"{fault}: write it as {same!r}")
-    return InputError(f"{fault}: fix it, or train with it (task.labels lists them)")
+    return InputError(f"{fault}: fix it, or train with it, in a row of data.train or in task.labels")
 
 
 def _is_same_value(one: str, other: str) -> bool:

@@ -33,7 +33,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "a label twice": ("classification", ["task.labels=[y, y]"],
      "finetune/classification: task: labels names 'y' twice"),
     "labels that are not all": ("classification", ["task.labels=[y, z]"],
-     "t.jsonl:1: the label 'n' is none of the known ones (y, z): fix it, or train with it (task.labels lists them)"),
+     "t.jsonl:1: the label 'n' is none of the known ones (y, z): fix it, or train with it, in a row of data.train or"),
     "longer than the model": ("classification", ["task.max_length=64"],
      "task.max_length 64 is over the 40 positions of "),
     "nothing may be cut": ("classification", ["task.max_length=6", "task.truncation=false"],
