@@ -108,7 +108,8 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
     if isinstance(overrides, str | bytes) or not isinstance(overrides, Iterable):
         raise SettingsError(f"{overrides!r}: expected a list of key=value, or a dictionary")
     values: dict[str, Any] = {}
-    pairs = _flat(overrides) if isinstance(overrides, Mapping) else map(_read_word, overrides)
+    words = list(overrides)
+    pairs = _flat(overrides) if isinstance(overrides, Mapping) else map(_read_word, words, ["", *words])
     for keys, value in pairs:
         path, *parents, last = ".".join(keys), *keys
         place = values
@@ -122,10 +123,11 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
     return values
 
 
-def _read_word(word: str) -> tuple[Sequence[str], Any]:
+def _read_word(word: str, before: str) -> tuple[Sequence[str], Any]:
     path, equals, text = word.partition("=") if isinstance(word, str) else ("", "", "")
     if not equals or not path:
-        raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000")
+        quoted = f"; a value with blanks in it needs quotes: '{before} {word}'" if before else ""
+        raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000{quoted}")
     text = text.strip()
     is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
     return path.split("."), parse_yaml(text, word) if is_yaml else text
@@ -391,10 +393,7 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _remove(values: dict[str, Any], key: str) -> None:
-    *parents, last = key.split(".")
-    place: Any = values
-    for parent in parents:
-        place = place.get(parent)
-        if not isinstance(place, dict):
-            return
-    place.pop(last, None)
+    parents, _, last = key.rpartition(".")
+    place = _get(values, parents) if parents else values
+    if isinstance(place, dict):
+        place.pop(last, None)

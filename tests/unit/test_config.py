@@ -157,6 +157,10 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     [
         (["name"], "'name': expected key=value, such as train.steps=1000"),
         (["=x"], "'=x': expected key=value"),
+        (
+            ["a.text=Review", "Text"],
+            "such as train.steps=1000; a value with blanks in it needs quotes: 'a.text=Review Text'",
+        ),
         (["gears=1", "gears=2"], "gears is given twice: keep one"),
         (["front=x", "front.size=2"], "'front.size=2': front was given a value of its own before"),
         (["front.size=2", "front=x"], "front is given twice"),

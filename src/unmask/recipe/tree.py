@@ -244,6 +244,11 @@ class FinetuneRecipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
+    def _examples_are_asked_for_by_their_key(cls, values: Any) -> Any:
+        return {"data": {}, **values} if isinstance(values, dict) else values
+
+    @model_validator(mode="before")
+    @classmethod
     def _the_first_checkpoint_is_where_it_starts(cls, values: Any) -> Any:
         search = values.get("search") if isinstance(values, dict) else None
         checkpoints = search.get("checkpoints") if isinstance(search, dict) else None

@@ -54,6 +54,23 @@ def test_a_recipe_that_continues_from_a_model_requires_it(name: str) -> None:
     assert load_pretrain_recipe(f"pretrain/{name}", ["store=s", "init_from=m"]).init_from == "m"
 
 
+def test_a_table_is_no_recipe(tmp_path: Path) -> None:
+    table = tmp_path / "reviews.csv"
+    table.write_text("text,label\na,b\n", "utf-8")
+    usual = f"`unmask finetune finetune/classification init_from=MODEL data.train={table}`"
+    message = f"{table} is a file of text, and a recipe comes first: give such as {usual}"
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load_finetune_recipe(str(table))
+    with pytest.raises(SettingsError, match=r"pretrain/bert_tiny corpus=books\.txt"):
+        load_pretrain_recipe("books.txt")
+
+
+@pytest.mark.parametrize("name", ["classification", "multi_label", "regression", "qa", "choice", "tagging"])
+def test_a_recipe_for_ones_own_examples_asks_for_them(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"data\.train is required$"):
+        load_finetune_recipe(f"finetune/{name}", ["init_from=model"])
+
+
 def test_settings_of_the_other_program_are_not_taken_for_slips() -> None:
     with pytest.raises(SettingsError, match=r"^task is set in recipes of `unmask finetune`, and pretrain/bert_tiny is"):
         load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "task.max_length=8"])
