@@ -35,8 +35,8 @@ class PlainText(Row):
     """A line that is a text and nothing else; its one field is `text`."""
 
 
-def rows_in_memory(given: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows that a caller from Python gives, numbered from 1.
+def rows_in_memory(given: Iterable[Mapping[str, Any] | str]) -> Iterator[Row]:
+    """The rows that a caller from Python gives, numbered from 1; a string is a `text`.
 
     Raises:
         InputError: this is no list of rows, which is said at once, or one of them is no row.
@@ -46,18 +46,20 @@ def rows_in_memory(given: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
             raise InputError(f"the inputs are a {type(given).__name__}: give a list of rows, its .{advice}")
     if isinstance(given, str | Path):
         raise InputError(
-            f"the inputs are {str(given)!r}, one text or path: give a list of rows, or for a file take "
-            "unmask.inference.predictor.predict_file"
+            f"the inputs are {str(given)!r}, one text or path: give a list of texts or rows; files are for `unmask "
+            "predict`"
         )
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         raise InputError(f"the inputs are a {type(given).__name__}: give a list of rows, {_EXAMPLE}")
     return map(_row_in_memory, given, count(1))
 
 
-def _row_in_memory(fields: Mapping[str, Any], number: int) -> Row:
+def _row_in_memory(fields: Mapping[str, Any] | str, number: int) -> Row:
+    if isinstance(fields, str):
+        return Row({"text": str(fields)}, f"input {number}")
     if not isinstance(fields, Mapping):
         raise InputError(
-            f"input {number} is {str(fields)[:60]!r}: expected a list of inputs, each with named fields, {_EXAMPLE}"
+            f"input {number} is {str(fields)[:60]!r}: expected a list of texts or of rows with named fields, {_EXAMPLE}"
         )
     return Row(fields, f"input {number}")
 

@@ -242,7 +242,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
 
 def predict(
     model: str | Path | Predictor,
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any] | str],
     *,
     columns: Columns = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
@@ -255,7 +255,7 @@ def predict(
         model: a model's directory, that of the run that made it, or a `Predictor` from `unmask.load_predictor`.
         rows: inputs, read as they are needed: with the columns that the model was trained on, or the usual ones of its
             task (`text`; `text_a` and `text_b`; `question` and `context`; `context` and `choices`; `tokens`); whatever
-            else they hold is kept.
+            else they hold is kept. A string is a `text`.
         columns: of the inputs, where they are others, such as `{"text": "review"}`.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 import torch
@@ -142,7 +143,7 @@ def test_texts_that_the_vocabulary_does_not_cover_are_told(
     list(predict(single, [{"text": "국민"}]))
     list(predict(single, [{"text": "a man 국민"}]))
     assert "are [UNK]" not in caplog.text, "one strange word says nothing of a language"
-    assert "inputs: 1 examples, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text
+    assert "inputs: 1 example, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text
     list(predict(single, [{"text": "a man 국민 국민 국민"}]))
     assert "inputs: 60 % of the tokens (3 of 5) are [UNK]: the vocabulary does not cover these texts" in caplog.text
     caplog.clear()
@@ -344,13 +345,21 @@ def test_one_input_in_place_of_a_list_is_told(single: Path) -> None:
     for given, told in (
         ({"text": "a"}, "the inputs are a dict: give a list of rows, such as "),
         (None, "the inputs are a NoneType: give a list of rows"),
-        (Path("rows.csv"), r"the inputs are 'rows\.csv', one text or path: .*predict_file"),
+        (Path("rows.csv"), r"the inputs are 'rows\.csv', one text or path: give a list of texts or rows"),
         (pyarrow.table({"text": ["a"]}), r"the inputs are a Table: give a list of rows, its \.to_pylist\(\)"),
     ):
         with pytest.raises(InputError, match=told):
             predict(single, given)
-    with pytest.raises(InputError, match=r"input 1 is 'text': expected a list of inputs, each with named fields"):
-        list(predict(single, ["text"]))  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"input 1 is '7': expected a list of texts or of rows"):
+        list(predict(single, [7]))  # type: ignore[list-item]
+
+
+def test_a_string_is_a_text(single: Path, pair: Path) -> None:
+    answers = list(predict(single, ["the man", np.str_("a dog"), {"text": "the man"}]))
+    assert [answer["input"] for answer in answers] == [{"text": "the man"}, {"text": "a dog"}, {"text": "the man"}]
+    assert answers[0] == answers[2]
+    with pytest.raises(InputError, match=r"input 1: no column"):
+        list(predict(pair, ["the man"]))
 
 
 def test_columns_and_settings_of_inputs_in_memory(single: Path) -> None:
