@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Generator, Iterable, Mapping
@@ -27,6 +28,8 @@ from unmask.tokenization.learning.train import TrainingReport, learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import TOKENIZER_FILES, Tokenizer
 from unmask.tokenization.settings import TokenizerSettings
+
+logger = logging.getLogger("unmask")
 
 
 def train_tokenizer(
@@ -114,5 +117,10 @@ def train_tokenizer(
                 "text": counts.as_dict(),
                 "sources": sources,
             },
+        )
+    if report.vocab_size < report.asked_vocab_size:
+        logger.warning(
+            "%s: %s entries, fewer than the %s asked for: the text gives no more",
+            *(out, f"{report.vocab_size:,}", f"{report.asked_vocab_size:,}"),
         )
     return tokenizer, report

@@ -87,8 +87,6 @@ class TrainingReport:
         ]
         if self.num_documents < self.num_documents_read:
             lines.append(f"a sample: {human_bytes(self.num_bytes_read)} were read")
-        if self.vocab_size < self.asked_vocab_size:
-            lines.append(f"fewer than the {self.asked_vocab_size:,} entries asked for: the text gives no more")
         return "\n".join(lines)
 
 

@@ -124,11 +124,10 @@ def test_further_tokens_and_slots_are_within_the_size(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_text_too_small_gives_fewer_entries_and_says_so(kind: str) -> None:
+def test_a_text_too_small_gives_fewer_entries(kind: str) -> None:
     settings = TokenizerSettings.model_validate({"kind": kind})
     tokenizer, report = learn_tokenizer(ENGLISH, settings)
     assert tokenizer.vocab_size == report.vocab_size < report.asked_vocab_size == 30522
-    assert "fewer than the 30,522 entries asked for" in report.summary()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
@@ -140,7 +139,6 @@ def test_merges_are_counted_where_they_are_asked_for(kind: str) -> None:
     assert report.vocab_size == report.asked_vocab_size == tokenizer.vocab_size
     _, many = learn_tokenizer(ENGLISH, settings.model_copy(update={"num_merges": 100_000}))
     assert many.vocab_size < many.asked_vocab_size
-    assert "the text gives no more" in many.summary()
 
 
 @pytest.mark.parametrize("kind", KINDS)
