@@ -205,13 +205,18 @@ def _quoted_records(lines: NumberedLines, name: str, above: int, separator: str,
             cells = next(reader, None)
         except csv.Error as error:
             what = str(error).partition(" - ")[0]  # the rest is advice to programmers
-            last = above + reader.line_num
-            refuse(
-                f"{name}:{number}" if last <= number else f"{name}:{number}-{last}",  # all lines that are lost
-                "not CSV",
+            wrong = (
                 f"not CSV in the row that begins here ({what}): expected cells with separators, quotes or line breaks "
-                'in them to be between quotes, and a quote in them to be doubled ("")',
+                'in them to be between quotes, and a quote in them to be doubled ("")'
             )
+            if what.startswith("new-line character"):
+                wrong = (
+                    "a CR alone in the row that begins here: expected lines to end in LF or CRLF (old Macs ended them "
+                    "so: save the file anew), and line breaks in cells to be between quotes"
+                )
+            last = above + reader.line_num
+            lines_lost = f"{number}" if last <= number else f"{number}-{last}"
+            refuse(f"{name}:{lines_lost}", "not CSV", wrong)
             continue
         if cells is None:
             return
