@@ -125,8 +125,8 @@ def compare_runs(runs: Sequence[str | Path]) -> Comparison:
         alike.append(run)
     keys = list(dict.fromkeys(key for group in groups[1:] for key in _different(groups[0][0], group[0])))
     notes, is_comparable = _notes(read, keys)
-    if alike := [str(run.directory) for run in read if run.is_degenerate]:
-        notes.append(f"{listed(alike)}: every example of dev gets the same answer, so nothing was learned there.")
+    if constant := [str(run.directory) for run in read if run.is_degenerate]:
+        notes.append(f"{listed(constant)}: every example of dev gets the same answer, so nothing was learned there.")
     every = [name for name in dict.fromkeys(name for run in read for name in run.figures) if is_comparable(name)]
     names = [name for name in every if all(name in run.figures for run in read)]
     for name in (name for name in every if name not in names):
