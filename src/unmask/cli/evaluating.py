@@ -277,7 +277,7 @@ def _print_figures(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    print(f"{result['task']}: {result['n']:,} examples")
+    print(f"{result['task']}: {counted(result['n'], 'example')}")
     names = _names_of(result)
     for metric, value in result["metrics"].items():
         interval = result.get(f"{metric}_interval")

@@ -71,7 +71,7 @@ def generate_command(
 def score_command(
     model: Model,
     data: Annotated[
-        str, typer.Argument(help="examples: a table, JSON lines, a data set's files, a glob or a folder of shards")
+        str, typer.Argument(help="examples: a table, JSON lines, a data set's files, a glob, a folder of shards, -")
     ],
     task: Annotated[
         str, typer.Option("--task", help="classification, choice, or a data set of such a kind")

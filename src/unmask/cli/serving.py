@@ -21,6 +21,7 @@ from unmask.cli.options import (
     Separator,
     given_files,
 )
+from unmask.io.progress import counted
 from unmask.serving.settings import Limits
 
 app = typer.Typer()
@@ -62,8 +63,9 @@ def export_command(
         "bytes": certificate["size_bytes"],
     }.items():
         print(f"  {name:<24} {each['before']:,.4g} before, {each['after']:,.4g} after")
+    on = counted(certificate["examples"], "example")
     for name, value in certificate["largest_difference"].items():
-        print(f"  {'largest difference':<24} {value:.2g} of {name}, {certificate['examples']:,} examples")
+        print(f"  {'largest difference':<24} {value:.2g} of {name}, {on}")
     print(out)
 
 

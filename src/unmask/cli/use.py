@@ -165,7 +165,7 @@ def features_command(
 @app.command("similarity")
 def similarity_command(
     model: Model,
-    texts: Annotated[list[str] | None, typer.Argument(help="two texts, or a file of pairs")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(help="two texts, or a file of pairs, or -")] = None,
     query: Annotated[Path | None, typer.Option("--query", help="texts to look for, one a line")] = None,
     corpus: Annotated[Path | None, typer.Option("--corpus", help="texts to look among, one a line")] = None,
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
+from unmask.io.progress import counted
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.trained import TrainedModule
@@ -72,7 +73,7 @@ class ExampleCounts:
 
     def summary(self) -> str:
         """For the log: `600 examples, 2 longer than task.max_length and cut`."""
-        parts = [f"{self.examples:,} examples"]
+        parts = [counted(self.examples, "example")]
         if self.truncated:
             parts.append(f"{self.truncated:,} longer than task.max_length and cut")
         if self.empty:

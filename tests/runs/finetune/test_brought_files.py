@@ -60,7 +60,7 @@ def test_shards_several_files_and_other_columns_of_dev(unmask: Command, place: P
         done = unmask("finetune", "finetune/classification", *words, "--out", "run", "--overwrite")
         assert done.code == 0, done.errors
         assert re.search(rf"train \(.*\): {count} examples", done.errors)
-        assert "dev (dev.tsv): 1 examples" in done.errors
+        assert "dev (dev.tsv): 1 example" in done.errors
     repeated = unmask("finetune", "run/recipe.yaml", "--out", "again")
     assert repeated.code == 0, repeated.errors
     measured = unmask("evaluate", "run", "--data", "shards", "--json")

@@ -197,7 +197,7 @@ def test_choices_are_ranked_and_what_is_cut_is_told(
     printed = unmask("score", gpt1, data, "--task", "choice")
     assert printed.code == 0, printed.errors
     assert len(json.loads(printed.output)["probabilities"]) == 2
-    told = "1 examples, 1 longer than the model's 32 tokens, read without their beginning"  # with both of its choices
+    told = "1 example, 1 longer than the model's 32 tokens, read without their beginning"  # with both of its choices
     assert told in caplog.text
 
 

@@ -93,7 +93,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         tmp_path / "new.jsonl", {"text": "a"}, {"text": "b", "label": "x"}, {"text": "c"}
     )  # never labelled
     assert evaluate_predictions(write_rows(tmp_path / "said.jsonl", *[said("x", ["x", "y"])] * 3), data)["n"] == 1
-    assert "new.jsonl: 1 examples, 2 without an agreed label skipped" in caplog.text
+    assert "new.jsonl: 1 example, 2 without an agreed label skipped" in caplog.text
 
 
 def test_figures_that_mislead_are_told_as_they_are_with_a_model(

@@ -301,8 +301,8 @@ def test_labels_that_no_row_of_train_has_are_warned_of(
     }
     unseen = {name: ", ".join(sorted(set().union(*there.values()) - there[name])) for name in SPLITS}
     assert caplog.messages == [
-        f"{path}: nothing is learned of labels that no row of train has: {unseen['train']}; move a row of each into train, or list "
-        "all labels in task.labels",
+        f"{path}: nothing is learned of labels that no row of train has: {unseen['train']}; move a row of each "
+        "into train, or list all labels in task.labels",
         f"{path}: dev says nothing of labels that no row of dev has: {unseen['dev']}",
         f"{path}: test says nothing of labels that no row of test has: {unseen['test']}",
     ]

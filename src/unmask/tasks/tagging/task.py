@@ -213,7 +213,8 @@ class Tagging(UsualTask):
                     if known and tag not in known:
                         raise InputError(
                             f"{place_of(row, place)}: the tag {example.tags[place]!r} is none of the known ones "
-                            f"({named(self.labels)}): fix it, or train with it, in a row of data.train or in task.labels"
+                            f"({named(self.labels)}): fix it, or train with it, in a row of data.train or in "
+                            "task.labels"
                         )
                 example = replace(example, tags=tuple(tags))
             loaded += 1

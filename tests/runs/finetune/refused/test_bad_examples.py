@@ -132,7 +132,7 @@ REPAIRED: dict[str, tuple[str, str, str, list[str], str]] = {
      ["task.drop_unfound_answers=true"],
      "warning: t.jsonl: 2 answers are not in their passage and left out: 'Ada' of t.jsonl:2; 'a bee' of t.jsonl:3"),
     "an offset that is off": ("qa", "t.jsonl", lines(question(start=3)), [],
-     "train (t.jsonl): 1 examples, 1 answers that are elsewhere in their passage than their offset says: repaired, "
+     "train (t.jsonl): 1 example, 1 answers that are elsewhere in their passage than their offset says: repaired, "
      "2 of 11 tokens not in the vocabulary ([UNK])"),
     "an answer spelt in another way": ("qa", "t.jsonl", lines(question("Grace\u200b Hop\u00adper found\u00a0it")), [],
      "1 answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"),
@@ -141,7 +141,7 @@ REPAIRED: dict[str, tuple[str, str, str, list[str], str]] = {
      "not in the vocabulary ([UNK])"),
     "a question that is cut": ("qa", "t.jsonl", lines({**question(), "question": "moth " * 40}),
      ["task.max_question_length=9"],
-     "warning: train (t.jsonl): 1 examples, 1 questions longer than task.max_question_length: cut"),
+     "warning: train (t.jsonl): 1 example, 1 questions longer than task.max_question_length: cut"),
     "dev is train": ("classification", "t.tsv", "text\tlabel\na\tn\nb\ty\n", ["data.dev=t.tsv"],
      "warning: data.dev=t.tsv is the same file as data.train=t.tsv: its figures are of what was learned"),
     "a choice without a token": ("choice", "t.jsonl", lines(choice("\u200b", "ran"), choice("a", "b", label=1)), [],
@@ -151,7 +151,7 @@ REPAIRED: dict[str, tuple[str, str, str, list[str], str]] = {
     "I- without B-": ("tagging", "t.conll", "Ada I-PER\nran O\nHopper I-LOC\n\nHopper B-LOC\n\n", [],
      "train (t.conll): 2 examples, 2 tags that broke their scheme and were repaired"),
     "words without a token": ("tagging", "t.conll", "\u200b B-PER\nAda B-LOC\nran O\n\n", ["data.dev=t.conll"],
-     "dev (t.conll): 1 examples, 1 words that encode to nothing"),
+     "dev (t.conll): 1 example, 1 words that encode to nothing"),
     "entities of invisible characters": ("tagging", "t.jsonl",
      lines(tagged("\u200bAda\u00a0Love\u00adlace ran", (1, 13, "PER"))), [],
      "inside the word '\\u200bAda': so characters are tagged, not words (task.units=characters)"),

@@ -217,7 +217,7 @@ def test_a_choice_with_nothing_to_score_does_not_win_for_it(
     chance = -float(np.log(model.encoder.settings.vocab_size))
     mean = float(np.mean(given_log_probabilities(model, "", choices[1])))
     assert prediction["probabilities"] == pytest.approx(softmax(chance, mean), abs=1e-4)
-    assert "q.jsonl: 1 examples, 1 texts of which no token follows another" in caplog.text
+    assert "q.jsonl: 1 example, 1 texts of which no token follows another" in caplog.text
 
 
 def test_a_context_that_is_too_long_loses_its_beginning(model: LanguageModel, tmp_path: Path) -> None:
