@@ -103,11 +103,10 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
         SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
     """
     if Path(name).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".txt"):
-        words = "init_from=MODEL data.train" if cls is FinetuneRecipe else "corpus"
-        usual = "classification" if cls is FinetuneRecipe else "bert_tiny"
+        usual = "finetune/classification init_from=MODEL data.train"
+        words = usual if cls is FinetuneRecipe else "pretrain/bert_tiny corpus"
         raise SettingsError(
-            f"{name} is a file of text, and a recipe comes first: give such as `unmask {cls.program} "
-            f"{cls.program}/{usual} {words}={name}`"
+            f"{name} is a file of text, and a recipe comes first: give such as `unmask {cls.program} {words}={name}`"
         )
     path = find_recipe(name, cls.program)
     given = parse_overrides(overrides)

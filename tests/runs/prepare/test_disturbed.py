@@ -36,12 +36,14 @@ def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, 
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte_bpe"])
-def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place: Path, kind: str) -> None:
+def test_a_vocabulary_larger_than_the_text_gives_is_told(
+    unmask: Command, place: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     write_files({"a.txt": GOOD * 3})
     words = ["tokenizer", "train", "a.txt", "--kind", kind, "--vocab-size", 5000, "--out", "made"]
     code, _, errors = unmask(*words)
     assert code == 0, errors
-    assert "entries, fewer than the 5,000 asked for: the text gives no more" in errors
+    assert "entries, fewer than the 5,000 asked for: the text gives no more" in caplog.text
     assert unmask("prepare", "a.txt", "--tokenizer", "made", "--out", "store", "--workers", 1).code == 0
 
 
