@@ -18,6 +18,7 @@ from typing import Any
 from unmask.errors import ModelError, SettingsError
 from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.io.rows import as_seen
 from unmask.io.writing import refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
 from unmask.models.hub.source import open_source
@@ -145,9 +146,12 @@ def check_members(models: Sequence[Path]) -> None:
     for model in models[1:]:
         for what, value in answers_of(model).items():
             if value != first[what]:
+                one, other = _shown(value), _shown(first[what])
+                if as_seen(one) == as_seen(other):  # such as labels in NFD and in NFC
+                    one, other = ascii(one), ascii(other)
                 raise ModelError(
-                    f"{model} and {models[0]} cannot answer together: {what} is {_shown(value)} in the one and "
-                    f"{_shown(first[what])} in the other: expected models of one task, and of one tokenizer where they "
+                    f"{model} and {models[0]} cannot answer together: {what} is {one} in the one and "
+                    f"{other} in the other: expected models of one task, and of one tokenizer where they "
                     "tag or answer questions"
                 )
 

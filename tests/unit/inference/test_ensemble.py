@@ -81,6 +81,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
     [
         ({"architectures": ["BertForTokenClassification"]}, "head is TokenClassification in the one"),
         ({"id2label": {"0": "yes", "1": "no"}}, "labels is yes, no in the one and no, yes in the other"),
+        ({"id2label": {"0": "no\u200b", "1": "yes"}}, r"labels is 'no\\u200b, yes' in the one and 'no, yes' in"),
         ({"unmask_task": {"name": "rte", "max_length": 64}}, r"task\.name is rte in the one and mrpc in the other"),
         ({"unmask_task": {"name": "mrpc", "max_length": 32}}, r"task\.max_length is 32"),
         *(

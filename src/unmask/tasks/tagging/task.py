@@ -27,7 +27,7 @@ from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import check_columns
+from unmask.tasks.rows import check_columns, shown_beside
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences
@@ -211,10 +211,10 @@ class Tagging(UsualTask):
                 counts.note("tags that broke their scheme and were repaired", num_repaired)
                 for place, tag in enumerate(tags):
                     if known and tag not in known:
+                        found = shown_beside(example.tags[place], known)
                         raise InputError(
-                            f"{place_of(row, place)}: the tag {example.tags[place]!r} is none of the known ones "
-                            f"({named(self.labels)}): fix it, or train with it, in a row of data.train or in "
-                            "task.labels"
+                            f"{place_of(row, place)}: the tag {found} is none of the known ones ({named(self.labels)})"
+                            ": fix it, or train with it, in a row of data.train or in task.labels"
                         )
                 example = replace(example, tags=tuple(tags))
             loaded += 1

@@ -134,6 +134,11 @@ def unknown_label(source: str, label: str, known: Sequence[str], separator: str 
         separator: what labels were separated by; None for one label a cell.
     """
     fault = f"{source}: the label {shown_beside(label, known)} is none of the known ones ({listed(known)})"
+    if (alike := next((one for one in known if as_seen(one) == as_seen(label)), None)) is not None:
+        return InputError(
+            f"{fault}, but looks like {alike[:60]!a}: write it so, or train with labels in Unicode's NFC, one blank "
+            "between words, no invisible characters"
+        )
     for mark in _MARKS if separator is not None else "":
         if mark in label and all(part.strip() in known for part in label.split(mark)):
             return InputError(f"{fault}, but several with {mark!r} between them: give task.label_separator={mark!r}")
