@@ -133,6 +133,7 @@ def test_aliases_of_yaml_are_not_written_out(unmask: Command, words: tuple[str, 
     """Ten to the tenth numbers, in a kilobyte."""
     recipe, overrides = words
     lists = (f"l{number}: &l{number} [{', '.join([f'*l{number - 1}'] * 10)}]" for number in range(1, 10))
+    write(Path("run/environment.json"), "{}")
     write(Path("run/recipe.yaml"), "\n".join(["l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", *lists]))
     finished = unmask("pretrain", recipe, *overrides, "--out", "run", "--resume")
     check_refused(finished, "run/recipe.yaml, line 2, ")
