@@ -371,4 +371,6 @@ def test_who_leaves_is_not_computed_for(served_models: dict[str, ServedModel], m
         with score(served):
             wait_until(lambda: service.engine.batcher.queue_size == 1)
         wait_until(lambda: service.engine.batcher.queue_size == 0)
-        wait_until(lambda: b'te_request_failure{err="499",method="score",model="masked"} 1' in service.metrics.text())
+        left = b'te_request_failure{err="499",method="score",model="masked"} 1'
+        wait_until(lambda: left in service.metrics.text())
+        assert b'te_request_success{method="score"' not in service.metrics.text()

@@ -45,9 +45,9 @@ SWEEP = (1, 8, 64, 512)
 MEASURED_S = 20.0
 """About how long the real steps of each phase are measured."""
 FEW_TOKENS = 8192
+"""Assumed: with fewer tokens at once, matrix products are too small for a GPU's usual rate."""
 NARROW = 768
-"""Assumed: with fewer tokens at once, or in a model narrower than BERT-Base, matrix products are too small for a GPU's
-usual rate."""
+"""Assumed, of BERT-Base: so they are in a model that is less wide."""
 
 
 @dataclass(frozen=True)
