@@ -209,7 +209,7 @@ def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
     (tmp_path / "ensemble" / "ensemble.json").write_text('{"members": ["../a", "../b"]}')
     assert (
         format_description(describe(tmp_path / "ensemble"))
-        == f"{tmp_path}/ensemble: an ensemble\n  members  ../a, ../b"
+        == f"{tmp_path}/ensemble: an ensemble\n  members  {tmp_path}/a, {tmp_path}/b"
     )
 
 

@@ -14,18 +14,21 @@ import signal
 import sys
 import tempfile
 import traceback
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from itertools import pairwise
 from types import FrameType
-from typing import Annotated, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import typer
 
 from unmask import __version__
 from unmask.cli import evaluating, glue, left_to_right, serving, text, training, use
 from unmask.cli.options import is_one_of_several
-from unmask.errors import AnotherRank, Interrupted, RankLost, UnmaskError
+from unmask.errors import AnotherRank, Interrupted, RankLost, SettingsError, UnmaskError
 from unmask.io.cores import quota_of_cores
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 app = typer.Typer(
     help="Raw text to a pre-trained BERT-family encoder, to fine-tuned models, to measured results.",
@@ -58,6 +61,7 @@ def main() -> None:
     stopped: BaseException | None = None
     try:
         try:
+            _check_folder()
             command(prog_name="unmask")
         except SystemExit as ended:
             if isinstance(ended.__context__, BrokenPipeError):
@@ -103,6 +107,15 @@ def main() -> None:
         _fail_with_log()
 
 
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise SettingsError(
+            "the folder that this was started in has been removed: `cd` to one that is there"
+        ) from error
+
+
 def _open_streams() -> None:
     """Opens those that are closed, has text written in UTF-8, and silences all but the first of several processes."""
     # Daemons start commands with these closed. The files that we open then would be taken for them.
@@ -111,12 +124,26 @@ def _open_streams() -> None:
             stream = open(os.devnull, mode)  # noqa: SIM115 (for as long as the process lives)
             os.set_inheritable(stream.fileno(), True)  # so are they of the processes that it starts
             setattr(sys, name, stream)
-    for stream in (sys.stdout, sys.stderr):  # results are UTF-8 whatever the locale, whose encoding may lack letters
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    # Both are UTF-8 whatever the locale, whose encoding may lack letters.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    messages = BufferedWriter(_Messages(sys.stderr.fileno(), "w", closefd=False))
+    sys.stderr = TextIOWrapper(messages, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    setattr(sys, "__stderr__", sys.stderr)  # noqa: B010 (final to mypy)
     # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
     if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as above)
+
+
+class _Messages(FileIO):
+    """Standard error. What it does not take is lost, and the work continues: its reader may have left, such as `tee` or
+    a terminal, or its disk is full."""
+
+    def write(self, text: ReadableBuffer, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return memoryview(text).nbytes
 
 
 def _set_defaults_of_libraries() -> None:

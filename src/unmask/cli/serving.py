@@ -93,6 +93,7 @@ def serve_command(
 
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401  which uvicorn can do without
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:

@@ -225,18 +225,13 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     is_foreign = "unmask_task" not in loaded.config
     ignores_segments = is_foreign and not tokenizer.reads_words and not tokenizer.gives_segments
     if in_onnx:
-        in_runtime = OnnxModule(module, directory)
-        where = on_processor(directory, compute)
-        return Predictor(recalled, in_runtime, tokenizer, where, ignores_segments=ignores_segments)
-    if loaded.head_weights is not None:
-        module.head.load_state_dict(loaded.head_weights)
+        module, compute = OnnxModule(module, directory), on_processor(directory, compute)
+    else:
+        if loaded.head_weights is not None:
+            module.head.load_state_dict(loaded.head_weights)
+        module = module.to(compute.device).eval()
     return Predictor(
-        recalled,
-        module.to(compute.device).eval(),
-        tokenizer,
-        compute,
-        trained_length=loaded.trained_length,
-        ignores_segments=ignores_segments,
+        recalled, module, tokenizer, compute, trained_length=loaded.trained_length, ignores_segments=ignores_segments
     )
 
 

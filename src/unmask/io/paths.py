@@ -139,5 +139,6 @@ def model_directory(path: str | Path) -> Path:
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
     expected = "a model's directory, or a run's"
     if path.parent.name == CHECKPOINTS and path.name.startswith("step-"):
-        expected = f"a model's directory: `unmask checkpoint {path.parent.parent}` makes one of a checkpoint"
+        run = path.parent.parent
+        expected = f"{run / MODEL}, or what `unmask checkpoint {run}` makes of a checkpoint of pre-training"
     raise ModelError(f"{path}: no model here (no config.json): expected {expected}")

@@ -13,7 +13,7 @@ import torch
 
 from unmask.config import read_settings_file
 from unmask.errors import InputError
-from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, model_directory
+from unmask.io.paths import CHECKPOINTS, RECIPE, model_directory
 from unmask.io.writing import refuse_inputs_inside, writing_directory
 from unmask.models.hub.config import MADE_BY, length_config
 from unmask.models.hub.directory import save_model
@@ -62,7 +62,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     if not (run / RECIPE).is_file():
         raise InputError(f"{run}: no recipe.yaml: expected the directory of a pre-training run")
     if program_of(read_settings_file(run / RECIPE)) == "finetune":
-        raise InputError(f"{run}: it is a fine-tuning run: its model is {run / MODEL}")
+        raise InputError(f"{run}: it is a fine-tuning run: its model is {model_directory(run)}")
     settings = load_pretrain_recipe(str(run / RECIPE))
     steps = list_steps(run / CHECKPOINTS)
     if not steps or step not in (None, *steps):

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import OutputError
 from unmask.io.progress import counted
 from unmask.io.writing import write_json, writing_directory
+from unmask.models.hub.files import write_tensors
 from unmask.training.settings import TrainSettings
 from unmask.training.stepping.protocol import StepFigures
 from unmask.training.steps import NumberedStep
@@ -201,7 +201,7 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
     }
     with writing_directory(target, overwrite=True) as unfinished:
         try:
-            save_file(tensors, unfinished / BATCHES)
+            write_tensors(unfinished / BATCHES, tensors)
         except SafetensorError as error:  # a full disk raises no OSError there
             raise OutputError(f"cannot write the batches of step {step.number:,} to {directory}: {error}") from error
         write_json(unfinished / FIGURES, figures)

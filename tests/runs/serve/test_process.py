@@ -204,6 +204,13 @@ def test_there_is_nothing_to_serve(unmask: Command, place: Path) -> None:
     assert (told.code, "name a model to serve" in told.errors) == (2, True)
 
 
+@pytest.mark.parametrize("package", ["fastapi", "httptools", "prometheus_client"])
+def test_a_part_of_the_extra_that_is_missing(unmask: Command, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    told = unmask("serve", "m=model", "--port", 0)
+    assert (told.code, told.errors) == (2, f"error: serving needs {package}: pip install 'unmask[serve]'\n")
+
+
 @pytest.mark.usefixtures("place")
 def test_a_model_that_is_not_there(unmask: Command) -> None:
     told = unmask("serve", "m=nowhere", "--port", 0)

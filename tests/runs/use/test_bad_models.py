@@ -189,6 +189,12 @@ def test_bad_uses_are_refused(
     assert tree_of(place).keys() == files.keys()
 
 
+def test_a_checkpoint_is_no_model(unmask: Command, place: Path) -> None:
+    write_files({"run/checkpoints/step-00000008/state.json": "{}", "d.tsv": TSV})
+    message = "run/checkpoints/step-00000008: no model here (no config.json): expected run/model, or what `unmask "
+    check_refused(unmask("predict", "run/checkpoints/step-00000008", "d.tsv"), message + "checkpoint run` makes of a ")
+
+
 # -------------------------------------------------------------------------------------------------- damaged models
 
 

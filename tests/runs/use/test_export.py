@@ -15,6 +15,7 @@ import torch
 from starlette.testclient import TestClient
 
 from support.commands import Command
+from support.model_files import edit_config
 from support.serving import app_of
 from support.untrained import save_bert, save_discriminator, save_language_model, save_masked_lm
 from unmask.errors import InputError
@@ -255,6 +256,8 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     kinds = {weight.data_type for weight in onnx.load("small/model.onnx").graph.initializer}
     assert onnx.TensorProto.INT8 in kinds, "its weights are in 8 bits; one so small is not the smaller for it"
     assert told["largest_difference"]["logits"] > 0
+    edit_config(Path("small"), unmask_trained_length=4)
+    assert load_predictor("small").trained_length == 4, "with which longer texts are warned of"
     app = app_of(open_models(["small=small"], "fp32"))
     with TestClient(app) as client:
         uses = set(client.get("/v1/models").json()["data"][0]["uses"])

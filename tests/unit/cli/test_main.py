@@ -105,6 +105,30 @@ def test_streams_that_are_closed_are_no_fault(tmp_path: Path, closed: tuple[int,
     assert "fault" not in finished.stdout + finished.stderr
 
 
+@pytest.mark.parametrize("place", ["a pipe that nobody reads", "/dev/full"])
+def test_messages_that_cannot_be_written_stop_no_work(tmp_path: Path, place: str) -> None:
+    (tmp_path / "a.txt").write_text("words and other words\n")
+    words = ["tokenizer", "train", tmp_path / "a.txt", "--vocab-size", "60", "--out", tmp_path / "made"]
+    if place == "/dev/full":
+        messages = os.open(place, os.O_WRONLY)
+    else:
+        reading, messages = os.pipe()
+        os.close(reading)
+    finished = subprocess.run([sys.executable, "-m", "unmask", *words], stdout=subprocess.PIPE, stderr=messages)
+    os.close(messages)
+    assert finished.returncode == 0
+    assert (tmp_path / "made" / "tokenizer.json").is_file()
+
+
+def test_a_folder_that_has_been_removed_is_said(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    words = [sys.executable, "-c", f"import os; os.rmdir({str(here)!r}); from unmask.cli.main import main; main()"]
+    finished = subprocess.run([*words, "info", "a"], cwd=here, capture_output=True, text=True)
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stderr.startswith("error: the folder that this was started in has been removed")
+
+
 OUT_OF_MEMORY = """
 import sys
 from unmask.cli import main

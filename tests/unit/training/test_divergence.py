@@ -69,7 +69,7 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def fill_up(*arguments: Any) -> None:
         raise SafetensorError("No space left")
 
-    monkeypatch.setattr(divergence, "save_file", fill_up)
+    monkeypatch.setattr(divergence, "write_tensors", fill_up)
     step = NumberedStep(PreparedStep([pack([[1, 2]])], {}, 2, 0, None, 0.0), 3, 2, 0, 0, 0.1)
     bad = BadStep(step, StepFigures({}, 1.0, {}), "a fault", [])
     with pytest.raises(OutputError, match="cannot write the batches of step 3"):

@@ -40,7 +40,7 @@ def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[
     except ImportError as error:
         raise SettingsError(
             "near_duplicates needs the package rensa: install it with pip install 'unmask[near-duplicates]', or leave "
-            "near-duplicates in"
+            "that setting out"
         ) from error
     kept = rensa.RMinHashDeduplicator(threshold, NUM_HASHES, use_lsh=True, num_bands=num_bands(threshold), seed=_SEED)
     for number, draft in enumerate(drafts):

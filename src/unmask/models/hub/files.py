@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from unmask.errors import ModelError
@@ -95,6 +95,18 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
                 f"{path} is a pointer of Git LFS, not the weights: fetch them with `git lfs pull` in that clone"
             ) from error
         raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """A safetensors file of large tensors as they are, in a directory that is being written.
+
+    Raises:
+        SafetensorError: it cannot be written; a full disk raises no OSError.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path)
+    path.chmod(mode)  # safetensors lets nobody but its owner read it
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

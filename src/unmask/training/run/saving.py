@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import OutputError
 from unmask.io.writing import UNFINISHED, describe_file, remove, write_json, writing_directory
+from unmask.models.hub.files import write_tensors
 from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, state_digest, step_of
 from unmask.training.settings import TrainSettings
 
@@ -117,7 +117,7 @@ def _remove_if_possible(path: Path) -> None:
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
-        save_file(tensors, path)
+        write_tensors(path, tensors)
     except SafetensorError as error:  # a full disk raises no OSError there
         reason = "the disk is full" if "os error 28" in str(error) else str(error)
         raise OutputError(

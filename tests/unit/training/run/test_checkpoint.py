@@ -444,16 +444,16 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(
     run.take_steps(10)
     run.save(tmp_path, keep_last=1)
     run.take_steps(10)
-    save_file, calls = saving.save_file, 0
+    write_tensors, calls = saving.write_tensors, 0
 
     def fill_up(*arguments: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == fails_at:
             raise error
-        save_file(*arguments)
+        write_tensors(*arguments)
 
-    monkeypatch.setattr(saving, "save_file", fill_up)
+    monkeypatch.setattr(saving, "write_tensors", fill_up)
     with pytest.raises(OutputError, match=r"(disk is full while writing [^;]*|No space left): free some space"):
         run.save(tmp_path, keep_last=1)
     assert names(tmp_path) == ["step-00000010"]

@@ -39,3 +39,11 @@ def test_ctrl_c_while_a_checkpoint_is_waited_for_gives_it_up(tmp_path: Path, mon
     assert list_steps(tmp_path) == []
     assert writer._writing is not None
     assert writer._writing.cancelled() or writer._writing.done()
+
+
+def test_who_reads_a_run_reads_its_checkpoints(tmp_path: Path) -> None:
+    """A colleague who resumes it, a server that runs as another user."""
+    saved = {"model.safetensors": {"weight": torch.zeros(3)}}
+    directory = saving.write_checkpoint(tmp_path, Snapshot(saved, {"step": 1}), TrainSettings(steps=1), lambda: False)
+    modes = {file.name: file.stat().st_mode for file in directory.iterdir()}
+    assert modes["model.safetensors"] == modes["state.json"]
