@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import as_path, model_in
@@ -57,7 +59,8 @@ class TextTokenizer:
         continuation: (vocab_size,) bool, True for entries that continue a word; see
             `unmask.tokenization.vocabulary.continuations`. All False where `marks_words` is False.
         template: where special tokens stand, in an input of one text and in one of two.
-        marks_words: False for BPE with an end-of-word mark, where the preceding entry decides whether a word begins.
+        marks_words: False where entries do not show it, as in BPE with an end-of-word mark, where the preceding entry
+            decides whether a word begins.
     """
 
     reads_words: Literal[False] = False
@@ -96,9 +99,10 @@ class TextTokenizer:
         self.unk_id: int | None = None if facts.unknown is None else ids.get(facts.unknown)
         self.pad_id = self.find_role("pad_token")
         self.special_ids = tuple(sorted(facts.special_ids.union(self._id_of_role.values())))
-        self.marks_words = self.kind != "bpe"
         self._prefix = facts.prefix
-        self.continuation = continuations(self.kind, self.token_strings, facts.prefix, self.special_ids)
+        found = continuations(self.kind, self.token_strings, facts.prefix, self.special_ids)
+        self.marks_words = found is not None
+        self.continuation = np.zeros(self.vocab_size, dtype=np.bool_) if found is None else found
 
     def __repr__(self) -> str:
         return f"TextTokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"

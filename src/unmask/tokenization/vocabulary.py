@@ -25,10 +25,12 @@ class Vocabulary:
     marks_words: bool = True  # True if `continuation` shows where words begin; otherwise there is no whole-word masking
 
 
-def continuations(kind: str, entries: Sequence[str], prefix: str, special_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
+def continuations(
+    kind: str, entries: Sequence[str], prefix: str, special_ids: Sequence[int]
+) -> npt.NDArray[np.bool_] | None:
     """(entries,) bool, True for an entry that continues a word: in WordPiece those with `prefix` (`##`), in byte-level
     BPE and SentencePiece's those without a leading space, special tokens excepted; there the first word of a text can
-    only be seen from its place. All False for another kind."""
+    only be seen from its place. None for another kind: nothing is known of where its words begin."""
     if kind == "wordpiece":
         return np.array([entry.startswith(prefix) and entry != prefix for entry in entries])
     if kind in ("byte_bpe", "sentencepiece"):
@@ -36,4 +38,4 @@ def continuations(kind: str, entries: Sequence[str], prefix: str, special_ids: S
         continuation = np.array([not entry.startswith(space) for entry in entries])
         continuation[list(special_ids)] = False
         return continuation
-    return np.zeros(len(entries), dtype=np.bool_)
+    return None

@@ -45,6 +45,12 @@ def test_the_facts_of_the_vocabulary() -> None:
     assert vocabulary.continuation is tokenizer.continuation
 
 
+def test_a_kind_whose_entries_show_nothing_does_not_mark_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.tokenization.definition._read_kind", lambda *_: "new")
+    files = {"tokenizer.json": UNCASED.backend.to_str().encode()}
+    assert not TextTokenizer(files, SPECIAL_TOKENS).vocabulary.marks_words
+
+
 def test_the_fingerprint_is_of_the_content_not_the_layout(tmp_path: Path) -> None:
     directory = saved(UNCASED, tmp_path / "t")
     path = directory / "tokenizer.json"
