@@ -102,11 +102,12 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
     Raises:
         SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
     """
-    if Path(name).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".txt"):
+    if Path(name).suffix not in ("", ".yaml", ".yml"):
         usual = "finetune/classification init_from=MODEL data.train"
         words = usual if cls is FinetuneRecipe else "pretrain/bert_tiny corpus"
         raise SettingsError(
-            f"{name} is a file of text, and a recipe comes first: give such as `unmask {cls.program} {words}={name}`"
+            f"{name} is no recipe, which comes first: a .yaml file, or a name. For a file of text give such as "
+            f"`unmask {cls.program} {words}={name}`"
         )
     path = find_recipe(name, cls.program)
     given = parse_overrides(overrides)

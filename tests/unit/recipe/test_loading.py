@@ -54,15 +54,14 @@ def test_a_recipe_that_continues_from_a_model_requires_it(name: str) -> None:
     assert load_pretrain_recipe(f"pretrain/{name}", ["store=s", "init_from=m"]).init_from == "m"
 
 
-def test_a_table_is_no_recipe(tmp_path: Path) -> None:
-    table = tmp_path / "reviews.csv"
-    table.write_text("text,label\na,b\n", "utf-8")
-    usual = f"`unmask finetune finetune/classification init_from=MODEL data.train={table}`"
-    message = f"{table} is a file of text, and a recipe comes first: give such as {usual}"
-    with pytest.raises(SettingsError, match=re.escape(message)):
-        load_finetune_recipe(str(table))
-    with pytest.raises(SettingsError, match=r"pretrain/bert_tiny corpus=books\.txt"):
-        load_pretrain_recipe("books.txt")
+@pytest.mark.parametrize("name", ["reviews.csv", "books.md", "books.txt.gz", "texts/*.txt", "train-v1.1.json"])
+def test_a_file_of_text_is_no_recipe(name: str) -> None:
+    said = f"{name} is no recipe, which comes first: a .yaml file, or a name. For a file of text give such as "
+    usual = f"`unmask finetune finetune/classification init_from=MODEL data.train={name}`"
+    with pytest.raises(SettingsError, match=re.escape(said + usual)):
+        load_finetune_recipe(name)
+    with pytest.raises(SettingsError, match=re.escape(f"{said}`unmask pretrain pretrain/bert_tiny corpus={name}`")):
+        load_pretrain_recipe(name)
 
 
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression", "qa", "choice", "tagging"])
