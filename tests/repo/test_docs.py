@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from unmask.serving import endpoints, inspecting
 from unmask.tasks.settings import KINDS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -170,6 +171,14 @@ def test_every_data_set_has_its_row_and_its_recipe() -> None:
     ]
     lacking.remove("recipes/finetune/ax.yaml")  # it has nothing to train on
     assert not lacking, f"add {', '.join(lacking)} (docs/architecture.md, A data set)"
+
+
+def test_every_endpoint_of_a_model_is_in_the_guide() -> None:
+    routes: list[Any] = [*endpoints.router.routes, *inspecting.router.routes]
+    names = {route.path.rpartition("/")[2] for route in routes if "POST" in route.methods}
+    guide = (DOCS / "guides" / "serving.md").read_text("utf-8")
+    assert len(names) > 12
+    assert names <= set(re.findall(r"`([a-z-]+)`", guide)), "docs/architecture.md, an endpoint"
 
 
 def test_the_programs_that_know_single_kinds_of_task_are_listed() -> None:

@@ -27,7 +27,7 @@ from unmask.inference.predictor import Predictor
 from unmask.io.input_files import DataPath
 from unmask.io.progress import Progress
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
-from unmask.tasks.base import ExampleCounts
+from unmask.tasks.base import ExampleCounts, chosen_last
 from unmask.tasks.encoded import EncodedExamples
 
 _TIMED = 64
@@ -112,8 +112,7 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
                 score.add(part.examples, predictor.task.decide(part.examples, part.encoded, its))
             timed += _single(before, part, _TIMED - len(timed))
     metrics = [score.metrics() for score in scores]
-    # Question answering's first may be `best_f1`, which chooses a threshold anew; the exported model keeps its own.
-    primary = "f1" if task.kind == "qa" else next(iter(metrics[0]))
+    primary = next(iter(chosen_last(metrics[0])))  # the exported model keeps its threshold
     lost = metrics[0][primary] - metrics[1][primary]
     return {
         "examples": scores[0].num_examples,

@@ -22,7 +22,7 @@ from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model
 from unmask.io.writing import temporary_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
-from unmask.models.hub.uses import MASKED, commands_for, use_of
+from unmask.models.hub.uses import commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.engine.asks import ModelFacts, Unloadable
 from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
@@ -175,40 +175,40 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     return model
 
 
+_OF_COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "predict": ("task", ()),
+    "generate": ("generation", ("generate",)),
+    "fill-mask": ("masks", ("fill-mask",)),
+    "features": ("vectors", ("features",)),
+    "similarity": ("vectors", ("similarity",)),
+    "evaluate --pairs": ("likelihoods", ("score", "pairs")),
+}
+"""Commands that take a model: the attribute of `ServedModel` that answers as they do, and the endpoints, that of
+`predict` aside, which is its kind's (`FACTS`). The first that takes a model is what it is mainly for. What is no
+ensemble has `tokenize` too."""
+
+
 def _open_main_use(name: str, path: str | Path, precision: str) -> ServedModel:
     if (Path(path) / ENSEMBLE).is_file():
         model = ServedModel(name, Path(path), precision)
-        model.endpoints = (FACTS[model.use("task").predictor.task.kind].endpoint,)
+        model.endpoints = _endpoints_of(model, ("predict",))
         return model
     directory = model_directory(path)
     model = ServedModel(name, directory, precision)
     config = read_any_config(directory)
-    use = use_of(config)
-    commands = commands_for(directory, use)
-    rest = ["features", "similarity", "tokenize"]
-    if is_onnx(directory):
-        if "predict" in commands:
-            model.endpoints = (FACTS[model.use("task").predictor.task.kind].endpoint, "tokenize")
-        elif "fill-mask" in commands:
-            model.use("masks")
-            model.endpoints = ("fill-mask", *rest)
-        else:
-            model.use("vectors")
-            model.endpoints = (*rest,)
-        return model
-    if "predict" in commands:
-        model.endpoints = (FACTS[model.use("task").predictor.task.kind].endpoint, *rest)
-    elif "generate" in commands:
-        model.use("generation")
-        model.endpoints = ("generate", "score", "pairs", *rest)
-    elif use is not None and use.kind == MASKED:
-        model.use("masks")
-        model.endpoints = ("fill-mask", "score", "pairs", *rest)
-    else:
-        model.use("vectors")
-        model.endpoints = (*rest, *(["score", "pairs"] if "evaluate --pairs" in commands else []))
-    model.endpoints += _looks(model, family_in(config))
+    commands = commands_for(directory, use_of(config)) or ("features",)  # which says why a class does not load
+    model.endpoints = (*_endpoints_of(model, commands), "tokenize")
+    if not is_onnx(directory):
+        model.endpoints += _looks(model, family_in(config))
     return model
+
+
+def _endpoints_of(model: ServedModel, commands: Sequence[str]) -> tuple[str, ...]:
+    """The endpoints that answer as the commands do; loads what the model is mainly for."""
+    found = [its for command, its in _OF_COMMANDS.items() if command in commands]
+    main = model.use(found[0][0])
+    endpoints = [endpoint for _, its in found for endpoint in its]
+    return (*([FACTS[main.predictor.task.kind].endpoint] if "predict" in commands else []), *endpoints)
 
 
 def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:
