@@ -1,4 +1,4 @@
-"""A new architecture is one file and one line of the table: every program then takes it."""
+"""A new architecture is new files, an import and a line of `ARCHITECTURES`: every program then takes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To add an objective takes one file and one line of `OBJECTIVES`: every program then works with it."""
+"""A new objective is new files, an import and a line of `OBJECTIVES`: every program then works with it."""
 
 from __future__ import annotations
 

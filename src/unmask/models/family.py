@@ -1,7 +1,7 @@
 """What the program needs to know of an architecture. PyTorch is not imported: recipes are read without it.
 
 An architecture is a file with a `Family` (`unmask.models.families`), which names the class of its encoder, the file of
-that class, and one line of `unmask.models.families.table.ARCHITECTURES`.
+that class, an import and a line of `unmask.models.families.table.ARCHITECTURES`, and rows of tests.
 """
 
 from __future__ import annotations

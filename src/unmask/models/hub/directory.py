@@ -40,11 +40,8 @@ from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_wei
 from unmask.models.hub.source import PRETRAINING_HEADS, LoadedModel, ModelSource, open_source
 from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
 
-LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
-"""Kinds of heads whose logits have names."""
-
 NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1}
-"""Logits of the others: start and end; one for each choice."""
+"""Kinds of heads whose logits have no names, and how many they are: start and end; one for each choice."""
 
 
 def weights_of(
@@ -171,7 +168,7 @@ def _head_config(tuned: TunedHead, its: ModelClass) -> dict[str, Any]:
     config: dict[str, Any] = {}
     head, labels = tuned.module, tuned.labels
     num_labels = getattr(head, "num_labels", None)
-    if tuned.kind in LABELLED:
+    if tuned.kind not in NUM_LABELS:
         names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
         assert num_labels in (None, len(names)), "one name a logit"
         config |= label_config(names)
@@ -292,7 +289,7 @@ def _blank(source: ModelSource, parts: frozenset[Part]) -> LoadedModel:
 def _with_blank_head(source: ModelSource, model: LoadedModel, kind: HeadKind) -> LoadedModel:
     """The model with what `config.json` says of its head, and a head without weights; ELMo's tasks build theirs."""
     path, config = source.config_path, source.config
-    labels = labels_of(path, config) if kind in LABELLED else None
+    labels = None if kind in NUM_LABELS else labels_of(path, config)
     model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type_of(path, config))
     if source.family.reads_words:
         return model
