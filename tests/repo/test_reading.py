@@ -97,7 +97,7 @@ def test_the_worked_example_of_span_masking_holds(monkeypatch: pytest.MonkeyPatc
     draws = torch.linspace(0.5, 0.9, 12, dtype=torch.float64).index_fill_(0, torch.tensor([9]), 0.2)
     draws[4] = 0.1
     monkeypatch.setattr(
-        drawing.Rows, "draw", lambda rows, stream, tokens=None: draws if tokens is None else draws[tokens]
+        drawing.TokenTable, "draw", lambda table, stream, tokens=None: draws if tokens is None else draws[tokens]
     )
     monkeypatch.setattr(span_masking, "span_lengths", lambda *_: torch.tensor([1, 4]))
     continuation = torch.zeros(20, dtype=torch.bool)

@@ -46,23 +46,24 @@ def attend(
     backend, _ = choose_backend(query_key_value.device, dtype, prob, query_key_value.shape[-1])
     if backend == "varlen":
         return attend_flash(query_key_value.to(dtype), layout, prob, causal, window)
-    if not layout.lengths:
+    if not layout.lengths:  # padded to a bucket: in a run flash attention has taken it, in tests it comes here
         return _attend_all(query_key_value, layout, prob, causal or any(layout.left_to_right), window)
     contexts = []
-    for group, rows in layout.split(query_key_value):
-        is_causal = causal or group.causal  # rows are now (sequences, length, 3, heads, head_size)
+    for group, grouped in layout.split(query_key_value):
+        is_causal = causal or group.causal  # grouped: (sequences, length, 3, heads, head_size)
         within = None if window is None or window >= group.length - 1 else window
         if within and group.length > 4 * within:
-            contexts.append(attend_in_band(rows, group.padding, within, prob, is_causal))
+            contexts.append(attend_in_band(grouped, group.padding, within, prob, is_causal))
         elif backend == "matmul":
-            contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), is_causal, within))
+            contexts.append(attend_by_products(grouped, group.padding, threshold_of(prob), is_causal, within))
         else:
-            contexts.append(_attend_sdpa(rows, group.padding, prob, is_causal, within))
+            contexts.append(_attend_sdpa(grouped, group.padding, prob, is_causal, within))
     return layout.join(contexts)
 
 
 def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None) -> Tensor:
-    """The formula itself, all tokens of a batch at once with other sequences masked: slow, for small tests only."""
+    """The formula itself, all tokens of a batch at once with other sequences masked: slow, and reached in
+    tests alone, by batches padded to a bucket without a GPU."""
     query, key, value = query_key_value.unbind(1)  # each (rows, heads, head_size)
     places = torch.arange(len(query), device=query.device, dtype=torch.int32)
     sequences = torch.searchsorted(layout.bounds, places, right=True)
@@ -76,13 +77,13 @@ def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bo
     return torch.einsum("hqk,khd->qhd", dropout(probabilities, prob, training=True), value)
 
 
-def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool, window: int | None) -> Tensor:
+def _attend_sdpa(grouped: Tensor, padding: Tensor | None, prob: float, causal: bool, window: int | None) -> Tensor:
     """By PyTorch's fused kernel: (sequences, length, heads, head_size)."""
     # Padding is at the end: under the causal mask no token sees it.
     mask = None if padding is None or causal else ~padding
     if window is not None:
-        mask, causal = band_mask(rows.shape[1], window, causal, rows.device, None if causal else padding), False
-    query, key, value = rows.transpose(1, 3).unbind(2)  # (sequences, heads, length, head_size)
+        mask, causal = band_mask(grouped.shape[1], window, causal, grouped.device, None if causal else padding), False
+    query, key, value = grouped.transpose(1, 3).unbind(2)  # (sequences, heads, length, head_size)
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal
     ).transpose(1, 2)

@@ -54,7 +54,7 @@ from unmask.objectives.floors import (
     targets_of,
     vocabulary_floors,
 )
-from unmask.objectives.masks.drawing import batch_rows, sample_from_softmax
+from unmask.objectives.masks.drawing import sample_from_softmax, token_table
 from unmask.objectives.masks.masking import choose_tokens, describe_masking, mask_targets, predict_masked
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -94,7 +94,7 @@ class ReplacedToken:
         unused = batch.input_ids[:1]  # nothing is replaced at random
         masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
         masked = directions.add_next_tokens(masked, batch.input_ids)
-        fractions = batch_rows(batch).draw(Stream.SAMPLE, masked.columns["target_positions"])
+        fractions = token_table(batch).draw(Stream.SAMPLE, masked.columns["target_positions"])
         return masked.with_columns(sample_fractions=fractions)
 
     def counts(self, batch: Batch) -> dict[str, int]:

@@ -27,13 +27,13 @@ def band_mask(length: int, window: int, causal: bool, device: torch.device, padd
     return seen if padding is None else (seen & ~padding) | (distance == 0)
 
 
-def attend_in_band(rows: Tensor, padding: Tensor | None, window: int, prob: float, causal: bool) -> Tensor:
+def attend_in_band(grouped: Tensor, padding: Tensor | None, window: int, prob: float, causal: bool) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V for each sequence and head, each token with those of its window.
 
     Queries are cut into blocks of `window` tokens; a block's keys are its own and one window on either side.
 
     Args:
-        rows: (sequences, length, 3, heads, head_size) float: queries, keys, values.
+        grouped: (sequences, length, 3, heads, head_size) float: queries, keys, values.
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where there is one everywhere.
         window: how many tokens each attends to on either side, at least 1.
         prob: of dropout on the softmax; 0: none.
@@ -42,17 +42,18 @@ def attend_in_band(rows: Tensor, padding: Tensor | None, window: int, prob: floa
     Returns:
         (sequences, length, heads, head_size).
     """
-    length, head_size = rows.shape[1], rows.shape[-1]
+    length, head_size = grouped.shape[1], grouped.shape[-1]
     num_blocks = -(-length // window)
     missing = num_blocks * window - length
-    query, key, value = rows.permute(2, 0, 3, 1, 4)  # each (sequences, heads, length, head_size)
+    query, key, value = grouped.permute(2, 0, 3, 1, 4)  # each (sequences, heads, length, head_size)
     query = torch.unflatten(functional.pad(query, (0, 0, 0, missing)), 2, (num_blocks, window))
     sides = (0, 0, window, window + missing)
     keys = functional.pad(key, sides).unfold(2, 3 * window, window)  # (sequences, heads, blocks, head_size, 3 windows)
     values = functional.pad(value, sides).unfold(2, 3 * window, window)
-    is_token = torch.ones(1, 1, 1, length, dtype=torch.bool, device=rows.device) if padding is None else ~padding
+    is_token = torch.ones(1, 1, 1, length, dtype=torch.bool, device=grouped.device) if padding is None else ~padding
     is_key = functional.pad(is_token, (window, window + missing)).unfold(3, 3 * window, window).movedim(2, 4)
-    distance = torch.arange(window, device=rows.device)[:, None] + window - torch.arange(3 * window, device=rows.device)
+    keys_of_block = torch.arange(3 * window, device=grouped.device)
+    distance = keys_of_block[window : 2 * window, None] - keys_of_block
     seen = distance.abs() <= window
     if causal:
         seen = seen & (distance >= 0)

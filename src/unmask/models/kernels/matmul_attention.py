@@ -17,12 +17,12 @@ from unmask.models.kernels.banded_attention import band_mask
 
 
 def attend_by_products(
-    rows: Tensor, padding: Tensor | None, threshold: int, causal: bool, window: int | None = None
+    grouped: Tensor, padding: Tensor | None, threshold: int, causal: bool, window: int | None = None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V for each sequence and head, with dropout on the softmax.
 
     Args:
-        rows: (sequences, length, 3, heads, head_size) float: queries, keys, values.
+        grouped: (sequences, length, 3, heads, head_size) float: queries, keys, values.
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where there is one everywhere.
         threshold: of dropout, in 1/65,536; 0: none.
         causal: True: no token attends to a later one.
@@ -31,43 +31,43 @@ def attend_by_products(
     Returns:
         (sequences, length, heads, head_size).
     """
-    bias = _bias(rows, padding, causal, window)
-    return _Attention.apply(rows, bias, threshold)  # type: ignore[no-untyped-call, no-any-return]
+    bias = _bias(grouped, padding, causal, window)
+    return _Attention.apply(grouped, bias, threshold)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _bias(rows: Tensor, padding: Tensor | None, causal: bool, window: int | None) -> Tensor | None:
+def _bias(grouped: Tensor, padding: Tensor | None, causal: bool, window: int | None) -> Tensor | None:
     """Minus infinity where a token is not seen, to be added to (sequences x heads, length, length) scores."""
-    length, heads = rows.shape[1], rows.shape[3]
+    length, heads = grouped.shape[1], grouped.shape[3]
     if causal or window is not None:
         hidden = None if causal else padding  # padding is at the end: under the causal mask no token sees it
-        seen = band_mask(length, length if window is None else window, causal, rows.device, hidden)
-        penalties = rows.new_zeros(seen.shape).masked_fill(~seen, float("-inf"))
+        seen = band_mask(length, length if window is None else window, causal, grouped.device, hidden)
+        penalties = grouped.new_zeros(seen.shape).masked_fill(~seen, float("-inf"))
         if len(seen) == 1:
             return penalties[0]
     elif padding is None:
         return None
     else:
-        penalties = rows.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
+        penalties = grouped.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
     return penalties.expand(-1, heads, -1, -1).flatten(0, 1)  # (sequences x heads, 1 or length, length)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bias: Tensor | None, threshold: int) -> Tensor:
-        sequences, length, _, heads, head_size = rows.shape
-        parts = rows.permute(2, 0, 3, 1, 4).reshape(3, sequences * heads, length, head_size)
+    def forward(ctx: Any, grouped: Tensor, bias: Tensor | None, threshold: int) -> Tensor:
+        sequences, length, _, heads, head_size = grouped.shape
+        parts = grouped.permute(2, 0, 3, 1, 4).reshape(3, sequences * heads, length, head_size)
         query, key, value = parts
-        none = rows.new_zeros(1)
+        none = grouped.new_zeros(1)
         scores = torch.baddbmm(
             none if bias is None else bias, query, key.transpose(1, 2), beta=bias is not None, alpha=head_size**-0.5
         )
         probabilities = torch.softmax(scores, dim=-1)
         keep = draw_kept(probabilities.shape, threshold) if threshold else None
         ctx.scale = scale_of_kept(threshold)
-        kept = probabilities if keep is None else probabilities * as_factors(keep, rows.dtype)
+        kept = probabilities if keep is None else probabilities * as_factors(keep, grouped.dtype)
         context = torch.baddbmm(none, kept, value, beta=0, alpha=ctx.scale)
         ctx.save_for_backward(parts, probabilities, keep, kept)
-        ctx.shape = rows.shape
+        ctx.shape = grouped.shape
         return context.view(sequences, heads, length, head_size).transpose(1, 2)
 
     @staticmethod

@@ -1,8 +1,9 @@
 """What every way of choosing targets uses: random draws by token, ranks within a sequence, budgets; and sampling from a
 softmax over a large vocabulary by numbers drawn beforehand (Clark et al. 2020, section 2).
 
-All of it works on whole batches at once: to be sorted, packed values are laid out as rows, one for each sequence. What
-is read for every token is read by `index_select`, which takes a third of the time of indexing by a tensor.
+All of it works on whole batches at once: to be sorted, packed values are laid out as a table with a row for each
+sequence. What is read for every token is read by `index_select`, which takes a third of the time of indexing by a
+tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOT_DRAWN = 2.0
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenTable:
     """A batch's tokens as the places of a table with a row for each sequence.
 
     Attributes:
@@ -104,12 +105,12 @@ class Rows:
         return (order <= self.of_sequence(last)) & ~self.special
 
 
-def batch_rows(batch: Batch) -> Rows:
-    """The rows of a batch on the CPU, with keys and the column `special_tokens_mask`."""
+def token_table(batch: Batch) -> TokenTable:
+    """The table of a batch on the CPU, with keys and the column `special_tokens_mask`."""
     assert batch.keys is not None, "masks are drawn from the batch's keys"
     width = max(batch.lengths)
     sequence = batch.sequence_of_token()
-    return Rows(
+    return TokenTable(
         sequence,
         batch.position_ids,
         sequence * width + batch.position_ids,

@@ -4,7 +4,7 @@ As in Google's code, the number of targets of a sequence is fixed: `target_prob`
 Special tokens are never chosen. Departure: a random replacement is never a special token either, since a sentence with
 a stray `[PAD]` or `[MASK]` teaches nothing about words.
 
-Every token draws a number from its sequence's key; the lowest ones of each sequence become targets. `batch_rows` lays
+Every token draws a number from its sequence's key; the lowest ones of each sequence become targets. `token_table` lays
 the packed tokens out as a table with a row for each sequence, so that one operation sorts or ranks all sequences.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import Stream
-from unmask.objectives.masks.drawing import NOT_DRAWN, batch_rows
+from unmask.objectives.masks.drawing import NOT_DRAWN, token_table
 
 
 def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
@@ -32,8 +32,8 @@ def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
     Returns:
         (tokens,) bool, True for a target.
     """
-    rows = batch_rows(batch)
-    return rows.take_in_turn(rows.ranks(rows.draw(Stream.CHOICE)), target_prob)
+    table = token_table(batch)
+    return table.take_in_turn(table.ranks(table.draw(Stream.CHOICE)), target_prob)
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
     is passed over and the others are taken: `sizes` is [3, 1, 1] and `left` 2. See `choose_tokens` and `find_words` for
     the arguments and what is returned.
     """
-    rows, words = batch_rows(batch), find_words(batch, continuation)
-    order = rows.order(rows.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN))
-    sizes = torch.zeros_like(words.start).index_add_(0, words.start, (~rows.special).long())  # at first tokens, else 0
-    sizes = rows.spread(sizes, fill=0).gather(1, order)  # (sequences, width), in the order of the draws
-    left = rows.budgets(target_prob)[:, None]
+    table, words = token_table(batch), find_words(batch, continuation)
+    order = table.order(table.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN))
+    sizes = torch.zeros_like(words.start).index_add_(0, words.start, (~table.special).long())  # at first tokens, else 0
+    sizes = table.spread(sizes, fill=0).gather(1, order)  # (sequences, width), in the order of the draws
+    left = table.budgets(target_prob)[:, None]
     taken = torch.zeros_like(sizes, dtype=torch.bool)
     waiting = sizes > 0
     while waiting.any():  # once for each word that does not fit and has words after it that do: a few times
@@ -88,8 +88,8 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
         taken |= fits
         waiting &= ~fits
         left = left - (sizes * fits).sum(1, keepdim=True)
-    chosen = rows.collect(torch.zeros_like(taken).scatter_(1, order, taken))
-    return chosen.index_select(0, words.start) & ~rows.special
+    chosen = table.collect(torch.zeros_like(taken).scatter_(1, order, taken))
+    return chosen.index_select(0, words.start) & ~table.special
 
 
 def mask_targets(
@@ -118,9 +118,9 @@ def mask_targets(
         `target_positions` (targets,) int64, the places of the targets.
     """
     targets = torch.nonzero(chosen).squeeze(1)
-    rows = batch_rows(batch)
-    action = rows.draw(Stream.ACTION, targets if action_tokens is None else action_tokens)
-    replacement = ordinary_ids[(rows.draw(Stream.REPLACEMENT, targets) * len(ordinary_ids)).long()]
+    table = token_table(batch)
+    action = table.draw(Stream.ACTION, targets if action_tokens is None else action_tokens)
+    replacement = ordinary_ids[(table.draw(Stream.REPLACEMENT, targets) * len(ordinary_ids)).long()]
     originals = batch.input_ids[targets]
     input_ids = batch.input_ids.clone()
     shown = torch.where(action < mask_token_prob + random_token_prob, replacement, originals)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import Stream, uniform
-from unmask.objectives.masks.drawing import NOT_DRAWN, Rows, batch_rows
+from unmask.objectives.masks.drawing import NOT_DRAWN, TokenTable, token_table
 from unmask.objectives.masks.masking import find_words
 
 ANNOTATION_PROB = 0.5
@@ -40,21 +40,21 @@ def choose_spans(
 
     The other arguments are those of `span_lengths`. Returns (tokens,) bool, True for a target, as `choose_words`.
     """
-    rows, words = batch_rows(batch), find_words(batch, continuation)
-    turns = rows.ranks(rows.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN))
+    table, words = token_table(batch), find_words(batch, continuation)
+    turns = table.ranks(table.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     # The spans of a sequence's first turns suffice to spend its budget: each covers at least one word.
-    starts = torch.nonzero(words.begins & (turns < rows.of_sequence(rows.budgets(target_prob)))).squeeze(1)
-    lengths = span_lengths(rows.draw(Stream.LENGTH, starts), span_length_prob, max_span_words).clamp(max=rows.width)
+    starts = torch.nonzero(words.begins & (turns < table.of_sequence(table.budgets(target_prob)))).squeeze(1)
+    lengths = span_lengths(table.draw(Stream.LENGTH, starts), span_length_prob, max_span_words).clamp(max=table.width)
     span = torch.repeat_interleave(lengths)  # for each word of each span, the number of the span
     distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
     number = torch.cumsum(words.begins, 0) - 1
     word = words.first[(number[starts][span] + distance).clamp(max=len(words.first) - 1)]  # by its first token
-    run = torch.cumsum(rows.special, 0) + rows.sequence  # another one after a special token
+    run = torch.cumsum(table.special, 0) + table.sequence  # another one after a special token
     start = starts[span]
     word = torch.where(run[word] == run[start], word, start)
-    reached = torch.full_like(turns, rows.width)  # at first tokens: the first turn whose span reaches the word
+    reached = torch.full_like(turns, table.width)  # at first tokens: the first turn whose span reaches the word
     reached.scatter_reduce_(0, word, turns[start], "amin")
-    return rows.take_in_turn(reached.index_select(0, words.start), target_prob)
+    return table.take_in_turn(reached.index_select(0, words.start), target_prob)
 
 
 def span_lengths(draws: Tensor, prob: float, most: int) -> Tensor:
@@ -77,25 +77,26 @@ def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, ann
     Returns:
         As `choose_words`.
     """
-    rows, words = batch_rows(batch), find_words(batch, continuation)
-    annotated = (annotation > 0) & ~rows.special
-    continues = (torch.roll(annotation, 1) == annotation) & ~torch.roll(rows.special, 1) & (rows.position > 0)
+    table, words = token_table(batch), find_words(batch, continuation)
+    annotated = (annotation > 0) & ~table.special
+    continues = (torch.roll(annotation, 1) == annotation) & ~torch.roll(table.special, 1) & (table.position > 0)
     opens = annotated & ~continues
     places = torch.arange(batch.num_tokens, device=opens.device)
     opening = torch.cummax(places * opens, 0).values  # (tokens,): of an annotated token, its annotation's first
 
-    word_rank = rows.ranks(rows.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN)).index_select(0, words.start)
-    its_rank = rows.ranks(rows.draw(Stream.ANNOTATION).masked_fill(~opens, NOT_DRAWN)).index_select(0, opening)
+    word_draws = table.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN)
+    word_rank = table.ranks(word_draws).index_select(0, words.start)
+    its_rank = table.ranks(table.draw(Stream.ANNOTATION).masked_fill(~opens, NOT_DRAWN)).index_select(0, opening)
     # Two draws for each token of the budget suffice to spend it: half of them, at least, are words or are annotations.
-    most = 2 * int(rows.budgets(target_prob).max())
-    word_turn, its_turn = _turns(rows, words.begins, opens, most)
+    most = 2 * int(table.budgets(target_prob).max())
+    word_turn, its_turn = _turns(table, words.begins, opens, most)
     last = word_turn.shape[1] - 1
-    turns = word_turn[rows.sequence, word_rank.clamp(max=last)]
-    its_turns = its_turn[rows.sequence, its_rank.clamp(max=last)]
-    return rows.take_in_turn(torch.where(annotated, torch.minimum(turns, its_turns), turns), target_prob)
+    turns = word_turn[table.sequence, word_rank.clamp(max=last)]
+    its_turns = its_turn[table.sequence, its_rank.clamp(max=last)]
+    return table.take_in_turn(torch.where(annotated, torch.minimum(turns, its_turns), turns), target_prob)
 
 
-def _turns(rows: Rows, begins_word: Tensor, begins_annotation: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def _turns(table: TokenTable, begins_word: Tensor, begins_annotation: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """At which draw the n-th word of each sequence comes, and the n-th annotation.
 
     Args:
@@ -105,14 +106,14 @@ def _turns(rows: Rows, begins_word: Tensor, begins_annotation: Tensor, most: int
     Returns:
         (sequences, draws + 1) int64 each; the number of draws where the n-th is not drawn and in the last column.
     """
-    num_words, num_annotations = (rows.spread(each, fill=0).sum(1) for each in (begins_word, begins_annotation))
+    num_words, num_annotations = (table.spread(each, fill=0).sum(1) for each in (begins_word, begins_annotation))
     num_draws = min(most, int((num_words + num_annotations).max()))
-    draws = torch.arange(num_draws, device=num_words.device).expand(len(rows.keys), num_draws)
-    keys = rows.keys[:, None].expand_as(draws)
+    draws = torch.arange(num_draws, device=num_words.device).expand(len(table.keys), num_draws)
+    keys = table.keys[:, None].expand_as(draws)
     coins = uniform(keys.reshape(-1), draws.reshape(-1), Stream.KIND).view_as(draws) < ANNOTATION_PROB
     is_annotation = coins & (torch.cumsum(coins, 1) <= num_annotations[:, None])
     number = torch.cumsum(is_annotation, 1)
-    turns = draws.new_full((2, len(rows.keys), num_draws + 1), num_draws)
+    turns = draws.new_full((2, len(table.keys), num_draws + 1), num_draws)
     turns[0].scatter_(1, torch.where(is_annotation, num_draws, draws - number), draws)
     turns[1].scatter_(1, torch.where(is_annotation, number - 1, num_draws), draws)
     turns[:, :, num_draws] = num_draws

@@ -30,7 +30,7 @@ from support.masks import (
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import Stream, uniform
 from unmask.objectives.masks import masking
-from unmask.objectives.masks.drawing import batch_rows
+from unmask.objectives.masks.drawing import token_table
 from unmask.objectives.masks.table import MASKINGS
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -228,9 +228,9 @@ def test_the_same_masks_in_whatever_micro_batches(kind: str, sizes: list[int]) -
 
 def test_draws_that_differ_in_their_last_bit_keep_their_order_in_a_large_batch() -> None:
     """Where sequence and draw are added first, the thousandth sequence loses ten bits of the draw."""
-    rows = batch_rows(draw_batch([5] * 1000))
+    table = token_table(draw_batch([5] * 1000))
     draws = torch.tensor([0.5, 0.5 - 2**-53, 1 - 2**-53, 0.25, 0.0], dtype=torch.float64).repeat(1000)
-    assert rows.ranks(draws)[-5:].tolist() == [3, 2, 4, 1, 0]
+    assert table.ranks(draws)[-5:].tolist() == [3, 2, 4, 1, 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
