@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.corpus.annotations import KINDS
 from unmask.corpus.documents import Document
-from unmask.store.encoding import Chunk, Encoder, cut_chunks
+from unmask.store.encoding import Chunk, ChunkEncoder, cut_chunks
 from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
 from unmask.store.shard_writer import EncodedChunk, ShardWriter, write_manifest
 from unmask.store.store import TokenStore
@@ -92,7 +92,7 @@ def make_word_store(texts: Sequence[str], tokenizer: WordTokenizer, shard_docume
     """Writes texts as a store of words, `shard_documents` to a shard, and opens it."""
     directory, records = _new_directory(), []
     tokenizer.save(directory / "tokenizer")
-    encoder = Encoder(tokenizer)
+    encoder = ChunkEncoder(tokenizer)
     for number, start in enumerate(range(0, len(texts), shard_documents)):
         with ShardWriter(directory, number, token_dtype(tokenizer.vocab_size)) as writer:
             for text in texts[start : start + shard_documents]:
@@ -107,7 +107,7 @@ def make_word_store(texts: Sequence[str], tokenizer: WordTokenizer, shard_docume
 
 def make_annotated_store(documents: Sequence[Document], tokenizer: TextTokenizer) -> TokenStore:
     """Writes documents as a store that knows their annotations, some 200 bytes to a shard, and opens it."""
-    directory, records, encoder = _new_directory(), [], Encoder(tokenizer)
+    directory, records, encoder = _new_directory(), [], ChunkEncoder(tokenizer)
     for number, chunk in enumerate(cut_chunks(documents, 200)):
         with ShardWriter(directory, number, token_dtype(tokenizer.vocab_size)) as writer:
             writer.add(encoder.encode(chunk))

@@ -13,7 +13,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
 from unmask.io.rows import Row, cut_short, similar_columns, stop
-from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
+from unmask.io.tables import ROW_SUFFIXES, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.tagging.conll import HeldLines
@@ -135,7 +135,7 @@ def _check_format(format: str, path: str | DataPath, suffix: str) -> None:
         raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
     is_either = format == "conll" and suffix == ".tsv"
     # Every other suffix leaves no doubt of what is in a file; a `.txt` may hold anything.
-    if suffix in FORMATS and suffix != f".{format}" and not is_either:
+    if suffix in ROW_SUFFIXES and suffix != f".{format}" and not is_either:
         raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
 
 

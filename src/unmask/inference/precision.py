@@ -17,7 +17,7 @@ from unmask.models.modernbert import ModernBertBlock
 from unmask.models.transformer import Block
 from unmask.training.device import Compute, choose_compute, keep_freed_memory
 
-PRECISIONS = ("fp32", "bf16")
+INFERENCE_PRECISIONS = ("fp32", "bf16")
 
 
 def inference_compute(device: str, precision: str) -> Compute:
@@ -30,8 +30,8 @@ def inference_compute(device: str, precision: str) -> Compute:
     Raises:
         SettingsError: an unknown name, or `cuda` without a GPU that can be used.
     """
-    if precision not in PRECISIONS:
-        raise SettingsError(f"precision {precision!r}: expected {' or '.join(PRECISIONS)}")
+    if precision not in INFERENCE_PRECISIONS:
+        raise SettingsError(f"precision {precision!r}: expected {' or '.join(INFERENCE_PRECISIONS)}")
     return choose_compute(device, precision)
 
 

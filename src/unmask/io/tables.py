@@ -29,7 +29,7 @@ FIELD_CHARACTERS = 2**27
 quote that is never closed would take the rest of a file into memory."""
 
 LINE_FORMATS = (".tsv", ".csv", ".jsonl")
-FORMATS = (*LINE_FORMATS, ".json", ".parquet")
+ROW_SUFFIXES = (*LINE_FORMATS, ".json", ".parquet")
 
 _DECLARED = re.compile("sep=(.)")
 """The line before the header by which a `.csv` names to Excel what separates its cells."""
@@ -76,7 +76,7 @@ def _rows_of(
 ) -> Iterator[Row]:
     suffix, compression = file.suffixes
     form = txt_format if suffix == ".txt" and txt_format else suffix
-    if form not in FORMATS and file.settings.separator is not None:
+    if form not in ROW_SUFFIXES and file.settings.separator is not None:
         form = ".tsv" if file.settings.separator == "\t" else ".csv"
     if form == ".parquet" and not compression:
         with open_input(file.path) as stream, refusing_damage(str(file), stop):
@@ -89,7 +89,7 @@ def _rows_of(
     elif file.path == STANDARD_INPUT:
         raise InputError(f"{file}: {NEEDS_NAME}")
     else:
-        known = ", ".join([*(end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS), ".parquet"])
+        known = ", ".join([*(end + packed for end in ROW_SUFFIXES[:-1] for packed in COMPRESSIONS), ".parquet"])
         raise InputError(
             f"{file}: unknown kind of file: {txt_advice(file) or f'expected {known}; '}"
             "convert or rename it (of a workbook save the sheet as .csv)"

@@ -15,7 +15,7 @@ from unmask.packing.single_formats import DocSentences, FullSentences, SingleSeg
 from unmask.packing.split import Split
 from unmask.packing.templates import SequenceTemplate
 
-FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {
+SEQUENCE_FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {
     "segment_pair": lambda longest, packing, objective: SegmentPairs(longest, objective, packing.short_sequence_prob),
     "sentence_pair": lambda longest, packing, objective: SentencePairs(longest, objective),
     "full_sentences": lambda longest, packing, objective: FullSentences(longest),
@@ -38,14 +38,14 @@ def open_planner(
         InputError: the split has too few documents.
         SettingsError: special tokens leave no space for text, or there is no separator for documents in one segment.
     """
-    assert packing.format in FORMATS, f"{packing.format} has a loader of its own"
+    assert packing.format in SEQUENCE_FORMATS, f"{packing.format} has a loader of its own"
     is_paired = packing.format in PAIRED
     assert is_paired or sentence_objective == "none", f"{sentence_objective} needs two segments"
     num_others = split.store.num_documents - split.num_documents
     check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective, num_others)
     check_separator(packing, template)
     longest = template.capacity(packing.max_length, 2 if is_paired else 1)
-    return Planner(split, FORMATS[packing.format](longest, packing, sentence_objective), seed)
+    return Planner(split, SEQUENCE_FORMATS[packing.format](longest, packing, sentence_objective), seed)
 
 
 def check_separator(packing: PackingSettings, template: SequenceTemplate) -> None:

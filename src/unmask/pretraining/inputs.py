@@ -181,7 +181,7 @@ def open_store(start: Start, directory: Path, workers: int, begun: bool = False)
 def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> TokenStore:
     settings = start.recipe
     assert settings.corpus is not None, "it has a corpus or a store"
-    masking = settings.objective.annotations
+    wanted = settings.objective.annotations
     tokenizer = find_tokenizer(start, directory)
     check_corpus(settings)
     if tokenizer is None:
@@ -212,21 +212,21 @@ def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> 
         reading=settings.reading,
         cleaning=settings.cleaning,
     )
-    if masking is not None and not store.num_spans(masking):  # a mixture, or cleaning removed them
+    if wanted is not None and not store.num_spans(wanted):  # a mixture, or cleaning removed them
         shutil.rmtree(store.directory)
-        raise without_annotations(masking, ", ".join(settings.corpus))
+        raise without_annotations(wanted, ", ".join(settings.corpus))
     if not is_made:
-        _log_corpus(store, masking)
+        _log_corpus(store, wanted)
     return store
 
 
-def _log_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
+def _log_corpus(store: TokenStore, wanted: AnnotationKind | None) -> None:
     """Logs what a new store lacks of its corpus, and what the masking may choose from."""
     statistics = store.manifest["text"]
     if losses := describe_losses(statistics):
         where = f", listed in {store.directory / SKIPPED}" if statistics["skipped"] else ""
         logger.info("corpus: %s documents%s%s", f"{statistics['documents']:,}", losses, where)
-    if masking is not None:
+    if wanted is not None:
         logger.info(describe_annotations(store))
 
 
@@ -269,9 +269,9 @@ def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: objec
             f"{tokenizer.kind}, do not go together: `word` is for bilm, and bilm reads the characters of words; "
             f"{_another_store(settings)}"
         )
-    if tokenizer.segmenter != "none" and (masking := settings.objective.annotations) is not None:
+    if tokenizer.segmenter != "none" and (wanted := settings.objective.annotations) is not None:
         raise SettingsError(
-            f"objective.masking={masking} and the segmenter {tokenizer.segmenter} of the tokenizer of {where} do not "
+            f"objective.masking={wanted} and the segmenter {tokenizer.segmenter} of the tokenizer of {where} do not "
             "go together: it changes the text that the annotations are places of; take a tokenizer without one, or "
             "objective.masking=span"
         )
@@ -306,19 +306,19 @@ def check_corpus(settings: PretrainRecipe) -> None:
     threshold = int(settings.held_out * 2**32)
     files = find_files(settings.corpus, settings.reading.format)
     documents = read_documents(files, CorpusCounts(), settings.reading, settings.cleaning)
-    masking, where = settings.objective.annotations, ", ".join(settings.corpus)
+    wanted, where = settings.objective.annotations, ", ".join(settings.corpus)
     needed = documents_needed(settings.packing, settings.objective.pair_objective)
-    num_training, num_held_out, is_marked = 0, 0, masking is None
+    num_training, num_held_out, is_marked = 0, 0, wanted is None
     for document in documents:
         is_training = held_out_hash(document.text) >= threshold
         num_training += is_training
         num_held_out += not is_training
-        is_marked = is_marked or any(annotation.kind == masking for annotation in document.annotations)
+        is_marked = is_marked or any(annotation.kind == wanted for annotation in document.annotations)
         if num_training >= needed and is_marked:
             return
     check_documents(num_training, "training", where, settings.packing, settings.objective.pair_objective, num_held_out)
-    assert masking is not None, "else nothing is missing"
-    raise without_annotations(masking, where)
+    assert wanted is not None, "else nothing is missing"
+    raise without_annotations(wanted, where)
 
 
 def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, objective: Objective) -> list[Batch]:

@@ -13,7 +13,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
 from unmask.io.paths import free_space
 from unmask.io.progress import human_bytes, human_count
-from unmask.store.encoding import Chunk, Encoder
+from unmask.store.encoding import Chunk, ChunkEncoder
 from unmask.store.manifest import DOCUMENT, SENTENCE, WORD_END
 
 _SAMPLED_FILES = 4
@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate_store(
-    files: Sequence[Path], encoder: Encoder, reading: ReadingSettings, cleaning: CleaningSettings
+    files: Sequence[Path], encoder: ChunkEncoder, reading: ReadingSettings, cleaning: CleaningSettings
 ) -> Estimate | None:
     """Encodes the beginnings of a few files, and assumes that the rest is like them. Duplicates count, even if they are
     to be left out: how many there are is known only once all is read.

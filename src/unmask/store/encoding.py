@@ -67,7 +67,7 @@ class EncodingSettings:
     splitter: str = "rules"  # a key of `SENTENCE_SPLITTERS`
 
 
-class Encoder:
+class ChunkEncoder:
     """Splits documents into sentences and encodes them; caches words across chunks.
 
     Raises:
@@ -84,8 +84,8 @@ class Encoder:
         self._cache = None if tokenizer.reads_words else WordCache(tokenizer.backend, self._dtype)
 
     @staticmethod
-    def load(settings: EncodingSettings) -> Encoder:
-        return Encoder(open_tokenizer(settings.tokenizer), settings.splitter)
+    def load(settings: EncodingSettings) -> ChunkEncoder:
+        return ChunkEncoder(open_tokenizer(settings.tokenizer), settings.splitter)
 
     @cached_property
     def _backend(self) -> tokenizers.Tokenizer | None:

@@ -12,7 +12,7 @@ from itertools import cycle
 
 from unmask.errors import OutputError
 from unmask.io.processes import WorkerProcess
-from unmask.store.encoding import Chunk, Encoder, EncodingSettings
+from unmask.store.encoding import Chunk, ChunkEncoder, EncodingSettings
 from unmask.store.shard_writer import EncodedChunk
 
 _CHUNKS_IN_FLIGHT = 4
@@ -21,7 +21,7 @@ _CHUNKS_IN_FLIGHT = 4
 
 @contextmanager
 def encoder_pool(
-    encoder: Encoder, settings: EncodingSettings, workers: int
+    encoder: ChunkEncoder, settings: EncodingSettings, workers: int
 ) -> Iterator[Callable[[Iterator[Chunk]], Iterator[EncodedChunk]]]:
     """Yields a function that encodes chunks in order: here, or in worker processes.
 
@@ -68,12 +68,12 @@ def _result(process: WorkerProcess, future: Future[EncodedChunk]) -> EncodedChun
         raise OutputError(f"a worker process {process.how_it_ended()}{advice.get(process.exit_code(), '')}") from error
 
 
-_encoder_of_worker: Encoder | None = None
+_encoder_of_worker: ChunkEncoder | None = None
 
 
 def _load_encoder(settings: EncodingSettings) -> None:
     global _encoder_of_worker
-    _encoder_of_worker = Encoder.load(settings)
+    _encoder_of_worker = ChunkEncoder.load(settings)
 
 
 def _encode_in_worker(chunk: Chunk) -> EncodedChunk:

@@ -41,7 +41,7 @@ from unmask.io.writing import (
 )
 from unmask.store.directory import moved_aside, tidy_complete, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
-from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
+from unmask.store.encoding import Chunk, ChunkEncoder, EncodingSettings, cut_chunks, digested
 from unmask.store.encoding_pool import encoder_pool
 from unmask.store.job import Job, finished_shard, made_from_another
 from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
@@ -111,7 +111,7 @@ def prepare(
     sizes = {} if complete is None else complete.manifest.get("mixture_bytes", {})
     text_tokenizer = open_tokenizer(tokenizer_path)
     text_tokenizer.load_segmenter()
-    encoder = Encoder(text_tokenizer, splitter)
+    encoder = ChunkEncoder(text_tokenizer, splitter)
     corpora = find_corpora(text, reading, cleaning, sizes)  # last, since it may read all of the text
     job = Job(
         corpora=corpora,
@@ -150,7 +150,7 @@ def describe_annotations(store: TokenStore) -> str:
     return "; ".join([f"annotations: {kept}", *(f"{count:,} {why}" for why, count in lost.items() if count)])
 
 
-def _report_and_check_disk(job: Job, encoder: Encoder) -> int | None:
+def _report_and_check_disk(job: Job, encoder: ChunkEncoder) -> int | None:
     """Says how large the store will be; returns about how many tokens it will have, if that is known of all files."""
     estimates = [estimate_store(corpus.files, encoder, job.reading, job.cleaning) for corpus in job.corpora]
     known = [each.times(corpus.times) for each, corpus in zip(estimates, job.corpora, strict=True) if each is not None]
@@ -189,7 +189,7 @@ def _check_complete(store: TokenStore, job: Job) -> None:
 def _prepare(
     job: Job,
     tokenizer: Tokenizer,
-    encoder: Encoder,
+    encoder: ChunkEncoder,
     workers: int,
     ray_address: str | None,
     interruption: Interruption,

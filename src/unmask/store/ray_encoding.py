@@ -20,7 +20,7 @@ from typing import Any
 from unmask.errors import OutputError, UserError
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import UNFINISHED
-from unmask.store.encoding import Chunk, Encoder, EncodingSettings, digested
+from unmask.store.encoding import Chunk, ChunkEncoder, EncodingSettings, digested
 from unmask.store.job import Job, finished_shard
 from unmask.store.shard_writer import ShardWriter, move_shard
 
@@ -132,7 +132,7 @@ def _wait(shard: int) -> dict[str, Any] | None:
 
 # On a machine of the cluster
 
-_encoders: dict[EncodingSettings, Encoder] = {}
+_encoders: dict[EncodingSettings, ChunkEncoder] = {}
 """Encoders loaded by this process, kept since Ray gives it one shard after another."""
 
 
@@ -150,7 +150,7 @@ def _write_shard(
 
     if settings not in _encoders:
         _encoders.clear()
-        _encoders[settings] = Encoder.load(settings)
+        _encoders[settings] = ChunkEncoder.load(settings)
     attempt = out / f"{_ATTEMPT}{shard:05d}-{uuid.uuid4().hex}"
     if not out.is_dir():
         raise OutputError(f"{out}: a machine of the cluster does not see this folder: name one that all of them share")

@@ -35,7 +35,7 @@ from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, s
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import begins_document, begins_document_of_conllu, read_columns, read_conllu
-from unmask.tasks.tagging.files import FORMATS, has_published_layout
+from unmask.tasks.tagging.files import TAGGING_READERS, has_published_layout
 from unmask.tasks.text.data_sets import DATA_SETS
 
 logger = logging.getLogger("unmask")
@@ -118,7 +118,7 @@ def split_file(
         *(_label_columns(task, named) if kind == "classification" else ((), frozenset())),
     )
     own_file = task in tagging.DATA_SETS and has_published_layout(file)
-    has_words = own_file or FORMATS.get(suffix) in (read_columns, read_conllu)
+    has_words = own_file or TAGGING_READERS.get(suffix) in (read_columns, read_conllu)
     if suffix == ".parquet":
         parts, write = _parquet(file, columns)
     elif suffix == ".json":

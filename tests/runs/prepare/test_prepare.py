@@ -23,7 +23,7 @@ from unmask.io.progress import Progress
 from unmask.io.writing import alone_in
 from unmask.packing.split import Split
 from unmask.store import encoding
-from unmask.store.encoding import Chunk, Encoder, cut_chunks, held_out_hash
+from unmask.store.encoding import Chunk, ChunkEncoder, cut_chunks, held_out_hash
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer
@@ -124,11 +124,11 @@ def test_shards_end_after_so_many_bytes_of_text(whole: Path) -> None:
 
 def test_what_an_encoder_has_seen_changes_nothing(folder: Path) -> None:
     tokenizer = load_tokenizer(folder / "tokenizer")
-    encoder = Encoder(tokenizer)
+    encoder = ChunkEncoder(tokenizer)
     for texts in (DOCUMENTS[:30], DOCUMENTS[:30], DOCUMENTS[20:40], []):
         documents = [Document(text, "somewhere") for text in texts]
         [chunk] = cut_chunks(documents, 1 << 30) if texts else [Chunk(0)]
-        encoded, expected = encoder.encode(chunk), Encoder(tokenizer).encode(chunk)
+        encoded, expected = encoder.encode(chunk), ChunkEncoder(tokenizer).encode(chunk)
         for name in ("tokens", "sentence_lengths", "document_sentences", "text_hashes"):
             assert np.array_equal(getattr(encoded, name), getattr(expected, name))
             assert getattr(encoded, name).dtype == getattr(expected, name).dtype

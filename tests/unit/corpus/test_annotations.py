@@ -27,7 +27,7 @@ from unmask.packing.annotation_columns import annotation_column, check_annotatio
 from unmask.packing.planning import PlannedSequence, Span
 from unmask.packing.sequences import pack_sequences
 from unmask.store.annotation_places import keep_longest
-from unmask.store.encoding import Encoder, cut_chunks
+from unmask.store.encoding import ChunkEncoder, cut_chunks
 from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -286,7 +286,7 @@ def test_korean_letters_in_pieces_belong_to_their_syllable() -> None:
     text = "\u1112\u1161\u11ab강은 서울에 있다."  # the first syllable in three pieces
     document = Document(text, "somewhere", (Annotation(2, 4, "entity"), Annotation(6, 8, "noun_phrase")))
     [chunk] = cut_chunks([document], 1 << 20)
-    encoded = Encoder(tokenizer).encode(chunk)
+    encoded = ChunkEncoder(tokenizer).encode(chunk)
     assert encoded.spans is not None
     for (start, end, _), expected in zip(encoded.spans.rows, ["한강", "서울"], strict=True):
         written = "".join(tokenizer.tokens(encoded.tokens[start:end].tolist())).replace("##", "")
@@ -305,7 +305,7 @@ def test_marks_of_the_tokenizer_in_a_text_are_ordinary_characters() -> None:
 def test_words_of_their_own_have_no_annotations() -> None:
     tokenizer, _ = train_word_tokenizer(["Ada met Grace."] * 3, TokenizerSettings(vocab_size=10))
     [chunk] = cut_chunks([Document("Ada met Grace.", "somewhere", (Annotation(0, 3, "entity"),))], 1 << 20)
-    spans = Encoder(tokenizer).encode(chunk).spans
+    spans = ChunkEncoder(tokenizer).encode(chunk).spans
     assert spans is not None
     assert (len(spans.rows), spans.without_tokens) == (0, 1)
 

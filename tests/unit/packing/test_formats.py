@@ -11,7 +11,7 @@ import torch
 from support.stores import numbered_store
 from support.templates import BERT, CLS, ROBERTA, SEP, A
 from unmask.errors import InputError, SettingsError
-from unmask.packing.formats import FORMATS, check_documents, documents_needed, open_planner
+from unmask.packing.formats import SEQUENCE_FORMATS, check_documents, documents_needed, open_planner
 from unmask.packing.loader import SequenceLoader
 from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective, SentenceQuestion
 from unmask.packing.split import Split
@@ -21,7 +21,7 @@ from unmask.tokenization.definition import BARE, Piece, TextTemplate
 
 PAIRINGS: list[tuple[str, SentenceObjective]] = [
     (name, objective)
-    for name in FORMATS
+    for name in SEQUENCE_FORMATS
     for objective in get_args(SentenceObjective)
     if name in PAIRED or objective == "none"
 ]
@@ -46,9 +46,9 @@ def loader(
 
 def test_every_format_but_stream_is_here() -> None:
     names = get_args(PackingSettings.model_fields["format"].annotation)
-    assert {*FORMATS, "stream"} == set(names)
+    assert {*SEQUENCE_FORMATS, "stream"} == set(names)
     assert set(LABEL_COLUMNS) == set(get_args(SentenceQuestion)) == set(get_args(SentenceObjective)) - {"none"}
-    assert set(PAIRED) <= set(FORMATS)
+    assert set(PAIRED) <= set(SEQUENCE_FORMATS)
 
 
 @pytest.mark.parametrize("template", [BERT, ROBERTA, SequenceTemplate(BARE, SEP)], ids=["bert", "roberta", "bare"])
@@ -126,7 +126,7 @@ def test_a_text_without_documents_has_its_own_message(name: str) -> None:
         check_documents(0, "training", "a.txt", packing(name), "none", num_others=3)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", SEQUENCE_FORMATS)
 def test_documents_shorter_than_anything(name: str) -> None:
     store = numbered_store([[1]] * 5)
     batches = next(loader(store, name).steps()).batches

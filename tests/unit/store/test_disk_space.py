@@ -15,7 +15,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
 from unmask.store import disk_space
 from unmask.store.disk_space import Estimate, check_free_space, estimate_store
-from unmask.store.encoding import Encoder
+from unmask.store.encoding import ChunkEncoder
 
 ESTIMATE = Estimate(text_bytes=400, documents=1, tokens=100, store_bytes=90)
 
@@ -46,7 +46,7 @@ def test_of_a_table_as_much_text_is_expected_as_it_has(
     texts = [f"The quick brown fox {number} jumped over the lazy dogs." for number in range(5000)]
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": texts}), path, compression="none")  # a row of it is many bytes
-    encoder = Encoder(trained(texts[:100], vocab_size=200), "rules")
+    encoder = ChunkEncoder(trained(texts[:100], vocab_size=200), "rules")
     estimate = estimate_store([path], encoder, ReadingSettings(), cleaning)
     assert estimate is not None
     assert estimate.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.1)

@@ -12,7 +12,7 @@ from support.trained import trained
 from unmask.batch import pack
 from unmask.corpus.documents import Document
 from unmask.objectives.masks.masking import find_words
-from unmask.store.encoding import Encoder, cut_chunks, held_out_hash
+from unmask.store.encoding import ChunkEncoder, cut_chunks, held_out_hash
 from unmask.store.shard_writer import EncodedChunk
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -28,7 +28,7 @@ BYTE_LEVEL = tokenizer_of("byte_bpe")
 
 def encode(tokenizer: TextTokenizer, *texts: str) -> EncodedChunk:
     [chunk] = cut_chunks([Document(text, "somewhere") for text in texts], 1 << 20)
-    return Encoder(tokenizer).encode(chunk)
+    return ChunkEncoder(tokenizer).encode(chunk)
 
 
 def parts(encoded: EncodedChunk) -> list[list[int]]:

@@ -11,7 +11,7 @@ import pytest
 
 from support.trained import trained
 from unmask.store import encoding_pool
-from unmask.store.encoding import Chunk, Encoder, EncodingSettings
+from unmask.store.encoding import Chunk, ChunkEncoder, EncodingSettings
 from unmask.store.encoding_pool import encoder_pool
 
 
@@ -40,6 +40,6 @@ def test_what_is_encoded_is_given_back_before_more_is_read(monkeypatch: pytest.M
             num_read += 1
             yield Chunk(number)
 
-    encoder = Encoder(trained(["a text"] * 3))
+    encoder = ChunkEncoder(trained(["a text"] * 3))
     with encoder_pool(encoder, EncodingSettings(Path("unused")), workers=2) as encode:
         assert [(number, num_read) for number in encode(chunks())] == [(number, number + 1) for number in range(5)]

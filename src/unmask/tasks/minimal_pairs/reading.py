@@ -21,7 +21,7 @@ from unmask.io.paths import where_samples_are
 from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, RowFaults
-from unmask.io.tables import FORMATS, read_rows
+from unmask.io.tables import ROW_SUFFIXES, read_rows
 from unmask.tasks.rows import checked_text
 
 logger = logging.getLogger("unmask")
@@ -30,7 +30,7 @@ GOOD, BAD = "sentence_good", "sentence_bad"
 _NAMES = ((GOOD, BAD), ("good", "bad"), ("1", "2"))
 """Of the columns; the last are those of a table without a header."""
 
-_KINDS = (*FORMATS, ".txt")
+_KINDS = (*ROW_SUFFIXES, ".txt")
 _NO_PAIRS = re.compile(r"\.|(readme|licen[cs]e|notice)\b", re.IGNORECASE)
 """How the names of files begin that are in a folder beside its pairs."""
 

@@ -1,7 +1,7 @@
 """Files of sentences to tag, by data set and suffix, as rows.
 
 Published: WNUT-17 (Derczynski et al. 2017), WikiGold (Balasuriya et al. 2009), WikiANN (Pan et al. 2017), KLUE-NER
-(Park et al. 2021). Other files are read by their suffix, see `FORMATS`, or are tables with `tokens` and `tags`.
+(Park et al. 2021). Other files are read by their suffix, see `TAGGING_READERS`, or are tables with `tokens` and `tags`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ DATA_SETS: dict[str, TaggingDataSet] = {
     "klue-ner": TaggingDataSet(read_klue_ner, "BIO", ("DT", "LC", "OG", "PS", "QT", "TI"), characters=True),
 }
 
-FORMATS: dict[str, Reader] = {
+TAGGING_READERS: dict[str, Reader] = {
     **dict.fromkeys((".conll", ".iob", ".bio", ".txt", ".train", ".testa", ".testb"), read_columns),
     ".conllu": read_conllu,
     ".morph": read_morphemes,
@@ -120,17 +120,17 @@ def read_file(
             yield from read_conllu(file, note, **_chosen_columns(file, columns, CONLLU_COLUMNS))
         elif suffix == ".tsv" and _is_numbered(file, columns) and not _has_words(file, columns):
             yield from read_rows(replace(file, settings=file.settings.model_copy(update={"header": "none"})))
-        elif FORMATS.get(suffix) is read_columns or (suffix == ".tsv" and _is_numbered(file, columns)):
+        elif TAGGING_READERS.get(suffix) is read_columns or (suffix == ".tsv" and _is_numbered(file, columns)):
             yield from read_columns(file, note, **_chosen_columns(file, columns), needs_tags=needs_tags)
-        elif suffix in FORMATS:
-            yield from FORMATS[suffix](file, note)
+        elif suffix in TAGGING_READERS:
+            yield from TAGGING_READERS[suffix](file, note)
         elif suffix in (*_TABLES, ".tsv"):
             yield from _read_table(file)
         elif file.path == STANDARD_INPUT:
             raise InputError(f"{file}: {NEEDS_NAME}")
         else:
             raise InputError(
-                f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .json, "
+                f"{file}: unknown kind of file: expected {', '.join(TAGGING_READERS)} (one word a line), or .jsonl, .json, "
                 ".csv, .tsv or .parquet with the columns tokens and tags; rename it"
             )
 
