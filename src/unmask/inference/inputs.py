@@ -13,7 +13,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
 from unmask.io.rows import Row, cut_short, similar_columns, stop
-from unmask.io.tables import ROW_SUFFIXES, LINE_FORMATS, read_jsonl, read_line_format, read_rows
+from unmask.io.tables import LINE_FORMATS, ROW_SUFFIXES, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.tagging.conll import HeldLines

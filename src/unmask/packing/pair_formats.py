@@ -61,11 +61,10 @@ class SegmentPairs:
                 yield from self._plan_next(split, document, ends, draws)
 
     def _plan_next(self, split: Split, document: int, ends: list[int], draws: Draws) -> Iterator[PlannedSequence]:
-        first = 0  # the first sentence of the chunk
+        first = 0  # the first sentence of the chunk, whose last is `last`
         while first < len(ends):
             target = self._draw_target(draws)
-            start = ends[first - 1] if first else 0
-            last = min(bisect_left(ends, start + target, first), len(ends) - 1)  # the last sentence of the chunk
+            start, last = _chunk(ends, first, target)
             is_next = draws.uniform() < 0.5
             if is_next and last == first and last + 1 < len(ends):
                 last += 1
@@ -91,9 +90,7 @@ class SegmentPairs:
     def _plan_in_order(self, document: int, ends: list[int], draws: Draws) -> Iterator[PlannedSequence]:
         first = 0
         while first < len(ends):
-            target = self._draw_target(draws)
-            start = ends[first - 1] if first else 0
-            last = min(bisect_left(ends, start + target, first), len(ends) - 1)
+            start, last = _chunk(ends, first, self._draw_target(draws))
             if last == first and last + 1 < len(ends):
                 last += 1
             if ends[-1] - ends[last] == 1:  # a single token is left, which could not be cut in two
@@ -146,6 +143,12 @@ class SentencePairs:
             neighbours = _neighbours(sentences, first, draws)
             if neighbours is not None:
                 yield _ordered_sequence(*truncate_pair(*neighbours, self.longest, draws), draws)
+
+
+def _chunk(ends: list[int], first: int, target: int) -> tuple[int, int]:
+    """Sentences from `first` until `target` tokens are reached: where they start, and the last of them."""
+    start = ends[first - 1] if first else 0
+    return start, min(bisect_left(ends, start + target, first), len(ends) - 1)
 
 
 def _neighbours(sentences: list[Span], first: int, draws: Draws) -> tuple[Span, Span] | None:

@@ -130,8 +130,8 @@ def read_file(
             raise InputError(f"{file}: {NEEDS_NAME}")
         else:
             raise InputError(
-                f"{file}: unknown kind of file: expected {', '.join(TAGGING_READERS)} (one word a line), or .jsonl, .json, "
-                ".csv, .tsv or .parquet with the columns tokens and tags; rename it"
+                f"{file}: unknown kind of file: expected {', '.join(TAGGING_READERS)} (one word a line), or "
+                ".jsonl, .json, .csv, .tsv or .parquet with the columns tokens and tags; rename it"
             )
 
 
