@@ -24,6 +24,7 @@ from unmask.cli.options import (
     TaskSettings,
     check_page,
     given_files,
+    refuse_unused,
     table_settings,
 )
 from unmask.io.progress import counted
@@ -34,8 +35,17 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+_READ_BY_EVALUATE = {
+    "--pairs": ("pll", "discriminator", "checkpoints", "out", "overwrite", "device", "precision"),
+    "--predictions": ("predictions", "data", "task", "columns", "settings", "na_probs", "na_threshold"),
+    "": ("data", "task", "columns", "settings", "device", "precision"),
+}
+_READ_BY_COMPARE = {"--data": ("columns", "encoding", "separator", "header", "quoted", "device", "precision"), "": ()}
+
+
 @app.command("evaluate")
 def evaluate_command(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
     ] = None,
@@ -86,46 +96,38 @@ def evaluate_command(
     from unmask.io.input_files import InputFiles
     from unmask.recipe.loading import read_columns
 
+    mode = "--pairs" if pairs is not None else "--predictions" if predictions is not None else ""
     words = settings or []
-    if predictions is not None and model is not None and model.startswith("task."):  # not a model but the first setting
+    if mode == "--predictions" and model is not None and model.startswith("task."):  # no model but the first setting
         words = [model, *words]
         model = None
+    refuse_unused(context, mode, _READ_BY_EVALUATE)
+    written = (encoding, separator, header, quoted)
     if pairs is not None:
-        if model is None or data is not None or predictions is not None:
-            raise SettingsError("--pairs measures a MODEL by itself: give one, and neither --data nor --predictions")
-        if words or columns or task is not None or na_probs is not None:
-            raise SettingsError("--column, --task, --na-probs and task.KEY=VALUE are for --data: leave them out")
-        files = InputFiles((pairs,), table_settings(encoding, separator, header, quoted))
+        if model is None:
+            raise SettingsError("--pairs measures a MODEL: give one")
         asked = {"pll": pll, "discriminator": discriminator, "device": device, "precision": precision}
+        files = InputFiles((pairs,), table_settings(*written))
         _evaluate_pairs(model, files, asked, checkpoints, out, overwrite, as_json)
         return
-    if out is not None or overwrite or checkpoints or discriminator or pll != "original":
-        raise SettingsError(
-            "--out, --overwrite, --checkpoints, --discriminator and --pll are for --pairs: leave them out, or give "
-            "minimal pairs"
-        )
-    if na_threshold != 1 and na_probs is None:
-        raise SettingsError("--na-threshold is for --na-probs: leave it out, or give both")
     if data is None:
         raise SettingsError("give --data FILE with labelled examples, or --pairs with minimal pairs")
-    if (model is None) == (predictions is None):
-        raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
-    named, given = read_columns(columns or []), read_task_settings(words)
-    files = given_files(data, encoding, separator, header, quoted)
-    if predictions is not None:
-        result = evaluate_predictions(
-            predictions, files, task, named, settings=given, na_probs=na_probs, na_threshold=na_threshold
-        )
+    files = given_files(data, *written)
+    about: Any = {"task": task, "columns": read_columns(columns or []), "settings": read_task_settings(words)}
+    if model is not None and predictions is None:
+        result = evaluate(model, files, **about, device=device, precision=precision)
+    elif model is None and predictions is not None:
+        if na_threshold != 1 and na_probs is None:
+            raise SettingsError("--na-threshold is for --na-probs: leave it out, or give both")
+        result = evaluate_predictions(predictions, files, **about, na_probs=na_probs, na_threshold=na_threshold)
     else:
-        assert model is not None
-        if na_probs:
-            raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
-        result = evaluate(model, files, task, named, settings=given, device=device, precision=precision)
+        raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
     _print_figures(result, as_json)
 
 
 @app.command("compare")
 def compare_command(
+    context: typer.Context,
     one: Annotated[str, typer.Argument(help="a fine-tuned model, its run or an ensemble; without --data a run")],
     other: Annotated[str, typer.Argument(help="another of the same task; without --data another run")],
     settings: Annotated[
@@ -149,13 +151,9 @@ def compare_command(
 ) -> None:
     """Measure two fine-tuned models on the same labelled examples, and whether their difference is more than chance;
     or, without --data, put finished runs side by side: mean and spread over seeds, and whether recipes differ."""
+    refuse_unused(context, "--data" if data else "", _READ_BY_COMPARE)
     if not data:
-        options = {"--column": columns, "--separator": separator, "--quoted": quoted}
-        usual = {"--encoding": (encoding, "utf-8"), "--header": (header, "first_row")}
-        usual |= {"--device": (device, "auto"), "--precision": (precision, "fp32")}
-        stated = [name for name, value in options.items() if value is not None]
-        stated += [name for name, (value, default) in usual.items() if value != default]
-        _compare_runs([one, other, *(settings or [])], stated, as_json)
+        _compare_runs([one, other, *(settings or [])], as_json)
         return
     from unmask.experiments.compare import compare
     from unmask.inference.task_options import read_task_settings
@@ -183,11 +181,11 @@ def compare_command(
         print("the models answer too few examples differently for an interval: it is too narrow")
 
 
-def _compare_runs(runs: list[str], options: list[str], as_json: bool) -> None:
+def _compare_runs(runs: list[str], as_json: bool) -> None:
     from unmask.errors import SettingsError
     from unmask.experiments.compare_runs import compare_runs
 
-    if words := [*options, *(word for word in runs if "=" in word and not Path(word).exists())]:
+    if words := [word for word in runs if "=" in word and not Path(word).exists()]:
         raise SettingsError(f"{words[0]} is for two models on --data FILE: give that too, or leave {words[0]} out")
     found = compare_runs(runs)
     if as_json:

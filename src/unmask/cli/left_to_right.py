@@ -22,6 +22,7 @@ from unmask.cli.options import (
     Separator,
     given_files,
     print_json_lines,
+    stated_options,
 )
 
 app = typer.Typer()
@@ -69,6 +70,7 @@ def generate_command(
 
 @app.command("score")
 def score_command(
+    context: typer.Context,
     model: Model,
     data: Annotated[
         str, typer.Argument(help="examples: a table, JSON lines, a data set's files, a glob, a folder of shards, -")
@@ -119,14 +121,16 @@ def score_command(
         if out.suffix != ".jsonl":
             raise SettingsError(f"--out {out}: expected a name that ends in .jsonl: one JSON object a line is written")
         refuse_existing(out, overwrite)
+    elif overwrite:
+        raise SettingsError("--overwrite has no effect without --out: leave it out")
     named, written = read_columns(columns or []), (encoding, separator, header, quoted)
     files = given_files(data, *written)
     dev_files = None if dev is None else given_files(dev, *written)
     if out is not None:
         refuse_inputs_inside(out, [*files.paths, *files.path.glob("*"), *(dev_files.paths if dev_files else [])])
-    is_alone = (task, template, words, threshold, dev, as_json) == ("classification", None, None, None, None, False)
+    of_labels = {"task", "template", "words", "threshold", "dev", "as_json"}
     with naming_columns():
-        if method == "acceptability" and is_alone:
+        if method == "acceptability" and not of_labels & stated_options(context).keys():
             lines = score_texts(model, files, columns=named, device=device, precision=precision)
         else:
             opened = open_zero_shot(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -82,6 +82,35 @@ def table_settings(encoding: str, separator: str | None, header: str, quoted: bo
     return build_settings(TableOptions, options, "options")
 
 
+def stated_options(context: typer.Context) -> dict[str, str]:
+    """The parameters that the command line states, by their names, each as it is written there."""
+    stated = {}
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        if each.name is not None and source is not None and source.name == "COMMANDLINE":
+            value = context.params[each.name]
+            written = value[0] if isinstance(value, list) else str(value)
+            stated[each.name] = written if each.param_type_name == "argument" else each.opts[0]
+    return stated
+
+
+def refuse_unused(context: typer.Context, mode: str, used: Mapping[str, Collection[str]]) -> None:
+    """Refuses what the command line states and the way in which the command is used does not read.
+
+    Args:
+        mode: of `used`.
+        used: the parameters that each mode reads, by the option that selects it, such as `--pairs`; by "" those where
+            no such option is given. What is in none of them is read in every mode.
+    """
+    from unmask.errors import SettingsError
+
+    for name, written in stated_options(context).items():
+        modes = [each for each, names in used.items() if name in names]
+        if modes and mode not in modes:
+            where = f"with {mode}" if mode else f"without {' or '.join(modes)}"
+            raise SettingsError(f"{written} has no effect {where}: leave it out")
+
+
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
     from unmask.io.writing import json_line
 
@@ -96,6 +125,8 @@ def check_page(out: Path | None, overwrite: bool, or_lines: bool = False, inputs
     from unmask.io.writing import refuse_existing, refuse_inputs_inside
 
     if out is None:
+        if overwrite:
+            raise SettingsError("--overwrite has no effect without --out: leave it out")
         return
     if out.suffix not in (".html", *([".jsonl"] if or_lines else [])) or not out.parent.is_dir():
         lines = " or of JSON lines, such as lines.jsonl," if or_lines else ""

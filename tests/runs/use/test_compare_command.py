@@ -45,7 +45,7 @@ def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
     assert json.loads(unmask("compare", *runs, "--json").output)["differences"]["dev.accuracy"] == []
     refused = unmask("compare", *runs, "--column", "text=x", "--device", "cpu")
     assert refused.code == 2
-    assert "--column is for two models on --data FILE" in refused.errors
+    assert "--column has no effect without --data: leave it out" in refused.errors
     refused = unmask("compare", *runs, "task.max_length=16")
     assert refused.code == 2
     assert "task.max_length=16 is for two models on --data FILE" in refused.errors
