@@ -22,12 +22,7 @@ from unmask.models.kernels.row_layout import Layout
 
 
 def attend(
-    query_key_value: Tensor,
-    layout: Layout,
-    dropout_prob: float,
-    training: bool,
-    causal: bool = False,
-    window: int | None = None,
+    query_key_value: Tensor, layout: Layout, dropout_prob: float, training: bool, causal: bool, window: int | None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V within each sequence, for each head.
 

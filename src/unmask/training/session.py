@@ -96,7 +96,7 @@ def run_session(
     settings: RunSettings,
     context: RunContext,
     *,
-    evaluate: Callable[[], dict[str, float]] | None = None,
+    evaluate: Callable[[], dict[str, float]] | None,
     lower_is_better: frozenset[str] = frozenset(),
     change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     compiles: bool = False,

@@ -64,7 +64,7 @@ def test_each_sequence_attends_to_itself_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "choose_backend", lambda *_: (backend, ""))
         rows = layout.enter(torch.stack(inputs, 1))
-        found = layout.leave(attend(rows, layout, dropout_prob=0.0, training=False, causal=causal))
+        found = layout.leave(attend(rows, layout, dropout_prob=0.0, training=False, causal=causal, window=None))
     expected = attend_each(inputs, lengths, causal)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     gradients = (torch.autograd.grad(context, inputs, packed[3]) for context in (found, expected))
@@ -146,9 +146,9 @@ def test_shapes_that_return(lengths: tuple[int, ...]) -> None:
 def test_dropout_in_training_only(lengths: tuple[int, ...], causal: bool, deviation: float) -> None:
     torch.manual_seed(0)
     rows, layout = torch.stack(tuple(torch.randn(3, sum(lengths), 2, 4)), 1), layout_of(lengths)
-    steady, again = (attend(rows, layout, 0.3, training=False, causal=causal) for _ in range(2))
+    steady, again = (attend(rows, layout, 0.3, training=False, causal=causal, window=None) for _ in range(2))
     assert torch.equal(steady, again)
-    draws = torch.stack([attend(rows, layout, 0.3, training=True, causal=causal) for _ in range(400)])
+    draws = torch.stack([attend(rows, layout, 0.3, training=True, causal=causal, window=None) for _ in range(400)])
     assert not torch.equal(draws[0], draws[1])
     assert (draws.mean(0) - steady).abs().max() < 5 * deviation / 400**0.5  # five standard errors
 
@@ -158,9 +158,9 @@ def test_under_the_causal_mask_what_comes_later_changes_nothing() -> None:
     lengths = (6, 2, 9)
     query, key, value = torch.randn(3, 17, 2, 4, generator=torch.Generator().manual_seed(0))
     layout = layout_of(lengths)
-    before = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True)
+    before = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True, window=None)
     key[4:6], value[4:6] = 7.0, 8.0  # the last two of the first sequence
-    after = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True)
+    after = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True, window=None)
     unseen = [*range(4), *range(6, 17)]
     assert torch.equal(after[unseen], before[unseen])
     assert not torch.equal(after[4:6], before[4:6])
@@ -226,7 +226,7 @@ def test_the_operator_has_the_arguments_that_it_is_given(monkeypatch: pytest.Mon
     monkeypatch.setattr(attention, "compute_dtype", lambda tensor: tensor.dtype)  # which knows no such device
     packed = torch.empty(3, 10, 2, 64, device="meta", dtype=torch.bfloat16, requires_grad=True)
     bounds = torch.empty(3, device="meta", dtype=torch.int32)
-    found = attend(packed.transpose(0, 1), Layout(bounds, (), 7), 0.1, training=True, causal=True)
+    found = attend(packed.transpose(0, 1), Layout(bounds, (), 7), 0.1, training=True, causal=True, window=None)
     assert found.shape == (10, 2, 64)
     (gradient,) = torch.autograd.grad(found.sum(), [packed])
     assert gradient.shape == packed.shape
@@ -247,7 +247,7 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(flash_attention, "varlen_kernel", lambda: kernel)
     lengths = (3, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
-    found = attend(torch.stack(tuple(packed), 1), layout_of(lengths), 0.1, training=True, causal=causal)
+    found = attend(torch.stack(tuple(packed), 1), layout_of(lengths), 0.1, training=True, causal=causal, window=None)
     assert torch.equal(found, attend_each(packed, lengths, causal))
 
 
@@ -261,10 +261,10 @@ def test_the_kernel_is_given_each_direction_by_itself(monkeypatch: pytest.Monkey
 
     packed = torch.randn(16, 3, 2, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
     layout = Layout(bounds_of((3, 7, 1, 5)), (3, 7, 1, 5), 7, left_to_right=(False, True, True, False))
-    expected = attend(packed, layout, 0.0, training=True)
+    expected = attend(packed, layout, 0.0, training=True, causal=False, window=None)
     monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
     monkeypatch.setattr(flash_attention, "varlen_kernel", lambda: kernel)
-    found = attend(packed, layout, 0.0, training=True)
+    found = attend(packed, layout, 0.0, training=True, causal=False, window=None)
     torch.testing.assert_close(found, expected)
     of_found, of_expected = (torch.autograd.grad(each.square().sum(), packed)[0] for each in (found, expected))
     torch.testing.assert_close(of_found, of_expected)
@@ -275,7 +275,9 @@ def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None
     """A padded batch, one of whose sequences is empty, without the kernel."""
     lengths = (3, 0, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
-    found = attend(packed.transpose(0, 1), Layout(bounds_of(lengths), (), 8), 0.0, training=True, causal=causal)
+    found = attend(
+        packed.transpose(0, 1), Layout(bounds_of(lengths), (), 8), 0.0, training=True, causal=causal, window=None
+    )
     torch.testing.assert_close(found, attend_each(packed, (3, 7), causal), rtol=1e-5, atol=1e-6)
 
 
@@ -288,7 +290,7 @@ def test_variable_length_kernel_agrees(causal: bool) -> None:
     inputs = [part.clone().requires_grad_() for part in packed[:3]]
     layout = Layout(bounds_of(lengths).cuda(), lengths, max(lengths))
     assert choose_backend(packed.device, packed.dtype, 0.0, 64)[0] == "varlen"
-    found = attend(torch.stack(inputs, 1), layout, 0.0, training=False, causal=causal)
+    found = attend(torch.stack(inputs, 1), layout, 0.0, training=False, causal=causal, window=None)
     exact = [part.detach().float().requires_grad_() for part in inputs]
     expected = attend_each(exact, lengths, causal)
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
@@ -303,8 +305,13 @@ def test_variable_length_kernel_drops_out() -> None:
     lengths = (64, 3)
     layout = Layout(bounds_of(lengths).cuda(), lengths, max(lengths))
     packed = torch.randn(3, 67, 2, 64, device="cuda", dtype=torch.bfloat16)
-    steady = attend(packed.transpose(0, 1), layout, 0.0, training=True).float()
-    draws = torch.stack([attend(packed.transpose(0, 1), layout, 0.3, training=True).float() for _ in range(400)])
+    steady = attend(packed.transpose(0, 1), layout, 0.0, training=True, causal=False, window=None).float()
+    draws = torch.stack(
+        [
+            attend(packed.transpose(0, 1), layout, 0.3, training=True, causal=False, window=None).float()
+            for _ in range(400)
+        ]
+    )
     assert not torch.equal(draws[0], draws[1])
     # values are of order 1; the shortest sequence averages over 3: its deviation is below 2 * sqrt(.3 / .7)
     assert (draws.mean(0) - steady).abs().max() < 6 * 1.4 / 400**0.5 * 2

@@ -255,7 +255,7 @@ def _assemble(
     return replace(model, unused=unused)
 
 
-def blank_model(directory: Path, kind: str | None = None) -> LoadedModel:
+def blank_model(directory: Path, kind: str | None) -> LoadedModel:
     """A model without weights, on PyTorch's meta device: what a directory says of it, for what computes elsewhere.
 
     Args:

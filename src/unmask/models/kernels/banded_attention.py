@@ -10,7 +10,7 @@ from torch.nn import functional
 from unmask.models.dropout import dropout
 
 
-def band_mask(length: int, window: int, causal: bool, device: torch.device, padding: Tensor | None = None) -> Tensor:
+def band_mask(length: int, window: int, causal: bool, device: torch.device, padding: Tensor | None) -> Tensor:
     """(1 or sequences, 1, length, length) bool, True where a token (third) sees another (last). Each sees itself, so
     that no row of padding is without anything to see.
 

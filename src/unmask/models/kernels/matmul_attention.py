@@ -17,7 +17,7 @@ from unmask.models.kernels.banded_attention import band_mask
 
 
 def attend_by_products(
-    grouped: Tensor, padding: Tensor | None, threshold: int, causal: bool, window: int | None = None
+    grouped: Tensor, padding: Tensor | None, threshold: int, causal: bool, window: int | None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V for each sequence and head, with dropout on the softmax.
 
