@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import (
-    Columns,
-    Device,
+    ColumnsOption,
+    DeviceOption,
     Encoding,
     Header,
     Json,
     Overwrite,
-    Precision,
+    PrecisionOption,
     Quoted,
     Separator,
-    TaskSettings,
+    TaskSettingsArgument,
     check_page,
     given_files,
     refuse_unused,
@@ -49,7 +49,7 @@ def evaluate_command(
     model: Annotated[
         str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
     ] = None,
-    settings: TaskSettings = None,
+    settings: TaskSettingsArgument = None,
     data: Annotated[
         str | None, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")
     ] = None,
@@ -73,7 +73,7 @@ def evaluate_command(
     predictions: Annotated[
         Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
     ] = None,
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     na_probs: Annotated[
         Path | None, typer.Option("--na-probs", help="{id: probability of no answer}, beside {id: answer}")
     ] = None,
@@ -84,8 +84,8 @@ def evaluate_command(
     na_threshold: Annotated[
         float, typer.Option("--na-threshold", help="no answer where that probability is over this")
     ] = 1.0,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
     as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model, or a file of predictions, on labelled examples; or any model on minimal pairs."""
@@ -140,13 +140,13 @@ def compare_command(
             "--data", help="labelled examples: a file, a glob or a folder of shards; left out, runs are compared"
         ),
     ] = "",
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
     quoted: Quoted = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
     as_json: Json = False,
 ) -> None:
     """Measure two fine-tuned models on the same labelled examples, and whether their difference is more than chance;

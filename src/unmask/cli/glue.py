@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overrides, Overwrite, Resume
+from unmask.cli.options import Json, OverridesArgument, Overwrite, Resume
 
 app = typer.Typer()
 glue_app = typer.Typer(
@@ -25,7 +25,7 @@ app.add_typer(glue_app, name="glue")
 def glue_run_command(
     data: Annotated[Path, typer.Argument(help="GLUE's folders, as they are published")],
     out: Annotated[Path, typer.Option("--out", help="a folder for the runs, which are named after the tasks")],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     tasks: Annotated[str | None, typer.Option("--tasks", help="some of them, as cola,rte; left out: all nine")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,

@@ -10,14 +10,14 @@ from typing import Annotated, cast
 import typer
 
 from unmask.cli.options import (
-    Columns,
-    Device,
+    ColumnsOption,
+    DeviceOption,
     Encoding,
     Header,
     Json,
     Model,
     Overwrite,
-    Precision,
+    PrecisionOption,
     Quoted,
     Separator,
     given_files,
@@ -44,8 +44,8 @@ def generate_command(
         float, typer.Option("--top-p", help="draw among the likeliest that together have this probability")
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="the same gives the same text")] = 0,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Continue a text with a left-to-right model: prints the prompt as it was given, and the new text after it."""
     from unmask.inference.left_to_right.generation import generate
@@ -93,7 +93,7 @@ def score_command(
         float | None, typer.Option("--threshold", help="of acceptability: the mean log-probability of a good text")
     ] = None,
     dev: Annotated[str | None, typer.Option("--dev", help="labelled examples to choose the threshold on")] = None,
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
@@ -101,8 +101,8 @@ def score_command(
     out: Annotated[Path | None, typer.Option("--out", help="a .jsonl for the predictions")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Answer a task without fine-tuning, by what a left-to-right model finds likelier: one JSON object a line. With
     --json the figures on labelled examples instead, as `evaluate --json`. With --method acceptability and neither

@@ -14,24 +14,28 @@ if TYPE_CHECKING:
     from unmask.io.input_files import InputFiles
     from unmask.io.settings import TableSettings
 
-Text = Annotated[
+TextArgument = Annotated[
     list[str],
     typer.Argument(help=".txt .md .jsonl .csv .tsv .parquet .xml (also .gz .bz2 .xz .zst), folders, globs, -"),
 ]
-Format = Annotated[str, typer.Option("--format", help="of the text, where the suffix does not say: gutenberg ...")]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="of the text, where the suffix does not say: gutenberg ...")
+]
 Column = Annotated[str, typer.Option("--column", help="JSON field or table column that holds the text")]
 OnError = Annotated[str, typer.Option("--on-error", help="stop at what cannot be read, or skip, count and list it")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="any other setting, as cleaning.boilerplate_lines=true"),
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", help="settings over the recipe's")]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[key=value ...]", help="settings over the recipe's")
+]
 RunOut = Annotated[Path, typer.Option("--out", help="the run directory")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue the run in --out; start it where there is none")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in --out")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes; all cores where left out")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object")]
-Columns = Annotated[
+ColumnsOption = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="NAME=COLUMN", help="what a column is called, as label=gold; may be repeated"),
 ]
@@ -44,10 +48,10 @@ Quoted = Annotated[
     bool | None,
     typer.Option("--quoted/--not-quoted", help="whether cells may be in quotes; usual in .csv, not in .tsv"),
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
-TaskSettings = Annotated[
+TaskSettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),
 ]

@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from unmask.cli.options import (
-    Columns,
+    ColumnsOption,
     Encoding,
     Header,
     Json,
     Model,
     Overwrite,
-    Precision,
+    PrecisionOption,
     Quoted,
     Separator,
     given_files,
@@ -37,7 +37,7 @@ def export_command(
     out: Annotated[Path, typer.Option("--out", help="the directory to write")],
     format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
     max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the metric may be, of 1")] = 0.01,
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
@@ -80,7 +80,7 @@ def serve_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="let other machines in without a token (UNMASK_TOKEN)")
     ] = False,
-    precision: Precision = "fp32",
+    precision: PrecisionOption = "fp32",
     timeout: Annotated[
         int, typer.Option("--timeout", min=1, help="seconds until a request is given up, and a silent client left")
     ] = int(Limits.timeout_s),

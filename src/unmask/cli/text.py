@@ -12,7 +12,7 @@ import typer
 from unmask.cli.options import (
     Column,
     Encoding,
-    Format,
+    FormatOption,
     Header,
     Json,
     OnError,
@@ -20,7 +20,7 @@ from unmask.cli.options import (
     Quoted,
     Separator,
     Set,
-    Text,
+    TextArgument,
     Workers,
     check_page,
     reading_options,
@@ -33,7 +33,7 @@ app.add_typer(tokenizer_app, name="tokenizer")
 
 @tokenizer_app.command("train")
 def tokenizer_train(
-    text: Text,
+    text: TextArgument,
     out: Annotated[Path, typer.Option("--out", help="the tokenizer's directory")],
     preset: Annotated[str | None, typer.Option("--preset", help="bert, bert-cased, roberta, gpt1 or elmo")] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="wordpiece, bpe, byte_bpe, or word (ELMo)")] = None,
@@ -41,7 +41,7 @@ def tokenizer_train(
     lowercase: Annotated[bool | None, typer.Option("--lowercase/--no-lowercase", help="uncased or cased")] = None,
     segmenter: Annotated[str | None, typer.Option("--segmenter", help="kiwi: Korean morphemes before words")] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the sample taken from a large corpus")] = 0,
-    format: Format = "auto",
+    format: FormatOption = "auto",
     column: Column = "text",
     encoding: Encoding = "utf-8",
     separator: Separator = None,
@@ -88,7 +88,7 @@ def tokenizer_report(
     max_bytes: Annotated[int, typer.Option("--max-bytes", min=1, help="text to look at, sampled from more")] = 10**7,
     seed: Annotated[int, typer.Option("--seed", help="of the sample")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
-    format: Format = "auto",
+    format: FormatOption = "auto",
     column: Column = "text",
     encoding: Encoding = "utf-8",
     separator: Separator = None,
@@ -119,12 +119,12 @@ def tokenizer_report(
 
 @app.command("prepare")
 def prepare_command(
-    text: Text,
+    text: TextArgument,
     tokenizer: Annotated[Path, typer.Option("--tokenizer", help="a tokenizer's directory")],
     out: Annotated[Path, typer.Option("--out", help="the store's directory")],
     workers: Workers = None,
     ray: Annotated[str | None, typer.Option("--ray", metavar="ADDRESS", help="a Ray cluster that encodes")] = None,
-    format: Format = "auto",
+    format: FormatOption = "auto",
     column: Column = "text",
     encoding: Encoding = "utf-8",
     separator: Separator = None,

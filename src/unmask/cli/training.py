@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, check_page, is_one_of_several
+from unmask.cli.options import (
+    Json,
+    OverridesArgument,
+    Overwrite,
+    Resume,
+    RunOut,
+    Workers,
+    check_page,
+    is_one_of_several,
+)
 
 app = typer.Typer()
 
@@ -19,7 +28,7 @@ app = typer.Typer()
 def pretrain_command(
     recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as pretrain/bert_tiny")],
     out: RunOut,
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     workers: Workers = None,
@@ -73,7 +82,7 @@ def average_command(
 def finetune_command(
     recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as finetune/sst2")],
     out: RunOut,
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -93,7 +102,7 @@ def finetune_command(
 @app.command("doctor")
 def doctor_command(
     target: Annotated[str, typer.Argument(help="a store, a run, a search, a recipe's file or its name")],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     recipe: Annotated[str | None, typer.Option("--recipe", help="makes the samples of a store")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
     overwrite: Overwrite = False,
@@ -122,7 +131,7 @@ def doctor_command(
 @app.command("plan")
 def plan_command(
     recipe: Annotated[str, typer.Argument(help="a pre-training recipe: a YAML file, or its name")],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     gpus: Annotated[
         int | None, typer.Option("--gpus", help="how many; left out: 1 and 8, with --link also 64 and 512")
     ] = None,

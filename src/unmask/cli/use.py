@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from unmask.cli.options import (
-    Columns,
-    Device,
+    ColumnsOption,
+    DeviceOption,
     Encoding,
     Header,
     Json,
     Model,
     Overwrite,
-    Precision,
+    PrecisionOption,
     Quoted,
     Separator,
-    TaskSettings,
+    TaskSettingsArgument,
     given_files,
     goes_to_file,
     print_json_lines,
@@ -55,8 +55,8 @@ def predict_command(
             metavar="FILE|-", help=".jsonl, .tsv, .csv, .parquet, a data set's files, .txt (one text a line), or -"
         ),
     ],
-    settings: TaskSettings = None,
-    columns: Columns = None,
+    settings: TaskSettingsArgument = None,
+    columns: ColumnsOption = None,
     format: Annotated[str | None, typer.Option("--format", help=_INPUT_FORMAT_HELP)] = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
@@ -76,8 +76,8 @@ def predict_command(
     most_uncertain: Annotated[
         int | None, typer.Option("--most-uncertain", help="only so many inputs, the least certain first: to label next")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
@@ -129,7 +129,7 @@ def features_command(
     out: Annotated[Path, typer.Option("--out", help="a directory for features and index")],
     layers: Layers = "last",
     pool: Pool = "none",
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     format: Annotated[str, typer.Option("--format", help="npy or parquet")] = "npy",
     input_format: Annotated[str | None, typer.Option("--input-format", help=_INPUT_FORMAT_HELP)] = None,
     encoding: Encoding = "utf-8",
@@ -137,8 +137,8 @@ def features_command(
     header: Header = "first_row",
     quoted: Quoted = None,
     max_length: MaxLength = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
     """Write what an encoder makes of texts, once, as vectors for other models."""
@@ -171,13 +171,13 @@ def similarity_command(
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,
     layers: OneVectorLayers = "last",
     pool: OneVectorPool = None,
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
     quoted: Quoted = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
     from unmask.inference.features.similarity import compare
@@ -200,7 +200,7 @@ def split_command(
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="rows with equal values stay together")
     ] = None,
-    columns: Columns = None,
+    columns: ColumnsOption = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
