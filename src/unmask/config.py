@@ -126,8 +126,8 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
 def _read_word(word: str, before: str) -> tuple[Sequence[str], Any]:
     path, equals, text = word.partition("=") if isinstance(word, str) else ("", "", "")
     if not equals or not path:
-        quoted = f"; a value with blanks in it needs quotes: '{before} {word}'" if before else ""
-        raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000{quoted}")
+        hint = f"; quotes are for a value with blanks ('{before} {word}'), brackets for several ('key=[a, b]')"
+        raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000{hint if before else ''}")
     text = text.strip()
     is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
     return path.split("."), parse_yaml(text, word) if is_yaml else text
@@ -241,23 +241,24 @@ KEYS_ELSEWHERE: dict[str, str] = {
 def nearest(name: str, valid: Sequence[str]) -> str:
     """Suggests what was probably meant by a key or name, as the end of a message.
 
-    In this order: a key known by that name in other programs, the same word elsewhere, with or without its place here
-    (`train.eval_every` for `eval.every`), one like it here, a longer or very similar one elsewhere, all keys here.
+    In this order: as other programs call it, the same word elsewhere (`train.eval_every` for `eval.every`), one like
+    it here, a longer one here or in the one place that has any, a very similar one elsewhere, all keys here.
     """
     place, _, leaf = name.rpartition(".")
     parent = ".".join(part for part in place.split(".") if not part.isdigit())  # elements of a list have the same keys
-    theirs = [key for key in valid if key.rpartition(".")[2] == KEYS_ELSEWHERE.get(leaf)]
-    same = [key for key in valid if key.rpartition(".")[2] in (leaf, name.replace(".", "_"))]
-    inside = [key.rpartition(".")[2] for key in valid if key.rpartition(".")[0] == parent]
-    beside = {key: f"{place}.{key}" if place else key for key in inside}
-    anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}
+    parts = {key: key.rpartition(".")[::2] for key in valid}
+    theirs = [key for key, (_, last) in parts.items() if last == KEYS_ELSEWHERE.get(leaf)]
+    same = [key for key, (_, last) in parts.items() if last in (leaf, name.replace(".", "_"))]
+    beside = {last: f"{place}.{last}" if place else last for its, last in parts.values() if its == parent}
+    anywhere = {last: key for key, (_, last) in reversed(parts.items())}
     places = ((beside, 0.6), (anywhere, 0.8 if place else 0.6))
     similar = [[keys[match] for match in difflib.get_close_matches(leaf, keys, 1, cutoff)] for keys, cutoff in places]
-    longer = [key for key in valid if {*leaf.split("_")} <= {*key.rpartition(".")[2].split("_")}]
+    longer = [key for key, (_, last) in parts.items() if {*leaf.split("_")} <= {*last.split("_")}]
+    if len({parts[key][0] for key in longer}) > 1:
+        longer = [beside[parts[key][1]] for key in longer if parts[key][0] == parent]
     meant = list(dict.fromkeys(theirs[:1] + (same + similar[0] + longer + similar[1])[:1]))
-    if meant:
-        return f"; did you mean {' or '.join(meant)}?"
-    return f"; expected one of {', '.join(beside.values())}" if beside else ""
+    others = f"; expected one of {', '.join(beside.values())}" if beside else ""
+    return f"; did you mean {' or '.join(meant)}?" if meant else others
 
 
 _EXPECTED = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import prod
-from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -350,7 +349,9 @@ def _is_ensemble(path: Path) -> bool:
 
 def _describe_ensemble(path: Path) -> dict[str, Any]:
     members = read_object(path / ENSEMBLE).get("members")
-    return {"members": [normpath(path / str(each)) for each in members] if isinstance(members, list) else members}
+    return {
+        "members": [str((path / str(each)).resolve()) for each in members] if isinstance(members, list) else members
+    }
 
 
 def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], rows: list[dict[str, Any]]) -> float:

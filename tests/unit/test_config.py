@@ -159,7 +159,8 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         (["=x"], "'=x': expected key=value"),
         (
             ["a.text=Review", "Text"],
-            "such as train.steps=1000; a value with blanks in it needs quotes: 'a.text=Review Text'",
+            r"such as train.steps=1000; quotes are for a value with blanks \('a.text=Review Text'\), brackets for "
+            r"several \('key=\[a, b\]'\)",
         ),
         (["gears=1", "gears=2"], "gears is given twice: keep one"),
         (["front=x", "front.size=2"], "'front.size=2': front was given a value of its own before"),
@@ -257,6 +258,9 @@ def test_the_nearest_name() -> None:
     assert nearest("completely.different", valid) == ""
     assert nearest("front.spoken", ["front.size", "rear.pokes"]) == "; expected one of front.size"
     assert nearest("front.warmup", ["front.size", "rear.warmup_steps"]) == "; did you mean rear.warmup_steps?"
+    here = ["front.short_prob", "other.first_prob", "rear.prob_end", "rear.size"]
+    assert nearest("front.prob", here) == "; did you mean front.short_prob?"
+    assert nearest("back.prob", [*here, "back.size"]) == "; expected one of back.size", "there are too many places"
     assert nearest("front.pressures", ["front.size", "rear.pressure"]) == "; did you mean rear.pressure?"
     assert nearest("rear.3.tubless", valid) == "; did you mean rear.3.tubeless?"  # an element of a list
 

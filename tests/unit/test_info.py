@@ -211,6 +211,9 @@ def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
         format_description(describe(tmp_path / "ensemble"))
         == f"{tmp_path}/ensemble: an ensemble\n  members  {tmp_path}/a, {tmp_path}/b"
     )
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "link").symlink_to(tmp_path / "ensemble")
+    assert describe(tmp_path / "in" / "a" / "link")["members"] == [f"{tmp_path}/a", f"{tmp_path}/b"]
 
 
 def test_labels_with_commas_can_be_told_apart() -> None:

@@ -127,9 +127,10 @@ def _open_streams() -> None:
     # Both are UTF-8 whatever the locale, whose encoding may lack letters.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-    messages = BufferedWriter(_Messages(sys.stderr.fileno(), "w", closefd=False))
-    sys.stderr = TextIOWrapper(messages, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    setattr(sys, "__stderr__", sys.stderr)  # noqa: B010 (final to mypy)
+    if sys.__stderr__ is not None:  # it was not closed
+        messages = BufferedWriter(_Messages(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = TextIOWrapper(messages, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        setattr(sys, "__stderr__", sys.stderr)  # noqa: B010 (final to mypy)
     # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
     if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as above)

@@ -142,7 +142,8 @@ def open_input(path: Path, encoding: str = "utf-8") -> Iterator[IO[bytes]]:
     except DamagedData as error:
         raise InputError(f"{path}: {describe_damage(error)}") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}{where_samples_are(path)}") from error
+        hint = where_samples_are(path) if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}{hint}") from error
 
 
 def describe_damage(error: DamagedData) -> str:

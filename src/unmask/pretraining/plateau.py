@@ -84,7 +84,7 @@ _SHORT = 32
 """Tokens: masked words are learnt from their neighbours sooner where there are few others."""
 
 
-def plateau_advice(settings: PretrainRecipe, continued: Family | None = None) -> list[str]:
+def plateau_advice(settings: PretrainRecipe, continued: Family | None) -> list[str]:
     """What shortened a plateau on small models and a recipe neither has nor refuses.
 
     Args:

@@ -131,10 +131,10 @@ class PretrainRecipe(Settings):
                 f"tokenizer.kind={trained.kind} and objective.name={self.objective.name} do not go together: `word` is "
                 "for bilm, and bilm reads the characters of words"
             )
-        masking = self.objective.annotations
-        if trained is not None and trained.segmenter != "none" and masking is not None:
+        wanted = self.objective.annotations
+        if trained is not None and trained.segmenter != "none" and wanted is not None:
             raise ValueError(
-                f"tokenizer.segmenter={trained.segmenter} and objective.masking={masking} do not go together: a "
+                f"tokenizer.segmenter={trained.segmenter} and objective.masking={wanted} do not go together: a "
                 "segmenter changes the text that the annotations are places of; leave one out"
             )
         positions = self.model.max_position_embeddings if isinstance(self.model, ModelSettings) else None

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from unmask.errors import OutputError
 from unmask.io.progress import counted
 from unmask.io.writing import write_json, writing_directory
 from unmask.models.hub.files import write_tensors
@@ -200,10 +198,7 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
         "recent_losses": list(bad.recent_losses),
     }
     with writing_directory(target, overwrite=True) as unfinished:
-        try:
-            write_tensors(unfinished / BATCHES, tensors)
-        except SafetensorError as error:  # a full disk raises no OSError there
-            raise OutputError(f"cannot write the batches of step {step.number:,} to {directory}: {error}") from error
+        write_tensors(unfinished / BATCHES, tensors)
         write_json(unfinished / FIGURES, figures)
     return target
 

@@ -23,8 +23,9 @@ from support.forked import Forked
 from support.runs import assert_same_run, stop_at
 from unmask.errors import Interrupted
 from unmask.io.writing import alone_in
+from unmask.models.hub import files
 from unmask.pretraining.run import pretrain
-from unmask.training.run import checkpoint, saving
+from unmask.training.run import checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -50,14 +51,14 @@ def check_resumed(unmask: Command, words: Words, run: Path, whole: Path) -> None
 
 
 def die_within_a_checkpoint() -> None:
-    save_file = saving.save_file
+    save_file = files.save_file
 
     def save_and_die(tensors: Any, path: Path) -> None:
         if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
             os.kill(os.getpid(), signal.SIGKILL)
         save_file(tensors, path)
 
-    saving.save_file = save_and_die  # type: ignore[attr-defined]
+    files.save_file = save_and_die  # type: ignore[attr-defined]
 
 
 def test_killed_within_a_checkpoint(unmask: Command, words: Words, whole: Path, tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_memory_that_does_not_suffice(
 def test_an_error_lets_the_checkpoint_under_way_be_finished(
     words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_file, run, has_failed = saving.save_file, tmp_path / "run", Event()
+    save_file, run, has_failed = files.save_file, tmp_path / "run", Event()
 
     def fail() -> None:
         has_failed.set()
@@ -170,7 +171,7 @@ def test_an_error_lets_the_checkpoint_under_way_be_finished(
         assert has_failed.wait(60)
         save_file(tensors, path)
 
-    monkeypatch.setattr(saving, "save_file", save_late)
+    monkeypatch.setattr(files, "save_file", save_late)
     stop_at(monkeypatch, 5, fail)
     with pytest.raises(ZeroDivisionError):
         pretrain(*words, out=run)

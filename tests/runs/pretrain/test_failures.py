@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from support.commands import Command
 from support.ranks import run_ranks
 from support.runs import weight_bytes
+from unmask.models.hub import files
 from unmask.pretraining.run import pretrain
 from unmask.training import session
-from unmask.training.run import checkpoint, saving
+from unmask.training.run import checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 def test_a_full_disk_keeps_the_earlier_checkpoint_and_the_run_can_go_on(
     words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmask: Command
 ) -> None:
-    (recipe, overrides), run, save_file = words, tmp_path / "run", saving.save_file
+    (recipe, overrides), run, save_file = words, tmp_path / "run", files.save_file
 
     def fill_up(tensors: Any, path: Path) -> None:
         if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
@@ -34,7 +35,7 @@ def test_a_full_disk_keeps_the_earlier_checkpoint_and_the_run_can_go_on(
         save_file(tensors, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "save_file", fill_up)
+        patch.setattr(files, "save_file", fill_up)
         finished = unmask("pretrain", recipe, *overrides, "--out", run, "--workers=1")
     assert finished.code == 2
     assert "error: the disk is full while writing" in finished.errors.splitlines()[-1]

@@ -23,6 +23,7 @@ from unmask.card import write_card
 from unmask.errors import Interrupted, SettingsError
 from unmask.info import describe
 from unmask.io.signals import Interruption
+from unmask.models.hub import files
 from unmask.pretraining import run as pretraining_run
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -128,14 +129,14 @@ def ctrl_c_while_evaluating(patch: pytest.MonkeyPatch) -> None:
 
 
 def ctrl_c_while_saving(patch: pytest.MonkeyPatch) -> None:
-    save_file = saving.save_file
+    save_file = files.save_file
 
     def save_and_stop(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGINT)
-        patch.setattr(saving, "save_file", save_file)
+        patch.setattr(files, "save_file", save_file)
         save_file(*arguments)
 
-    patch.setattr(saving, "save_file", save_and_stop)
+    patch.setattr(files, "save_file", save_and_stop)
 
 
 @pytest.mark.usefixtures("without_report")
@@ -154,7 +155,7 @@ def test_a_second_ctrl_c_stops_at_once_and_nothing_is_half_written(
     words: tuple[str, list[str]], whole: Path, tmp_path: Path
 ) -> None:
     """While the first file of the checkpoint of step 8 is written, after that of step 4."""
-    run, save_file, note = tmp_path / "run", saving.save_file, Interruption._note
+    run, save_file, note = tmp_path / "run", files.save_file, Interruption._note
     noted, given_up, written = Event(), Event(), []
 
     def note_and_tell(interruption: Interruption, *signal_and_frame: Any) -> None:
@@ -171,7 +172,7 @@ def test_a_second_ctrl_c_stops_at_once_and_nothing_is_half_written(
         save_file(tensors, path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saving, "save_file", save_and_stop)
+        patch.setattr(files, "save_file", save_and_stop)
         patch.setattr(Interruption, "_note", note_and_tell)
         patch.setattr(saving, "Event", lambda: given_up)
         with pytest.raises(KeyboardInterrupt):

@@ -105,6 +105,14 @@ def test_streams_that_are_closed_are_no_fault(tmp_path: Path, closed: tuple[int,
     assert "fault" not in finished.stdout + finished.stderr
 
 
+def test_no_file_takes_the_place_of_a_stream_that_is_closed() -> None:
+    """Else messages would be written into it."""
+    program = "import os, sys\nfrom unmask.cli.main import _open_streams\n_open_streams()\n"
+    program += "with open(os.devnull) as file:\n    sys.exit(file.fileno())"
+    finished = subprocess.run([sys.executable, "-c", program], preexec_fn=lambda: os.closerange(0, 3))
+    assert finished.returncode == 3
+
+
 @pytest.mark.parametrize("place", ["a pipe that nobody reads", "/dev/full"])
 def test_messages_that_cannot_be_written_stop_no_work(tmp_path: Path, place: str) -> None:
     (tmp_path / "a.txt").write_text("words and other words\n")

@@ -180,6 +180,7 @@ def test_a_txt_that_is_one_large_document_is_named_once_in_a_warning(
     assert len(read(path)[0]) == 6
     [message] = caplog.messages
     assert message.startswith(f"{path}:10: over 10 characters without a blank line")
+    assert len(read(path)[0]) == 6, "a corpus is read several times"
     assert read(path, ReadingSettings(txt_documents="file"))[0]
     assert len(caplog.messages) == 1
 

@@ -101,14 +101,14 @@ def beside(name: str) -> list[str]:
 
 @pytest.mark.parametrize(("recipe", "advice"), ADVICE.items(), ids=ADVICE)
 def test_what_is_advised_on_a_plateau_is_new_to_the_recipe(recipe: str, advice: list[str]) -> None:
-    assert plateau_advice(load_pretrain_recipe(f"pretrain/{recipe}", beside(f"pretrain/{recipe}"))) == advice
+    assert plateau_advice(load_pretrain_recipe(f"pretrain/{recipe}", beside(f"pretrain/{recipe}")), None) == advice
 
 
 @pytest.mark.parametrize("name", sorted(name for name in known_recipes() if name.startswith("pretrain/")))
 def test_a_recipe_takes_all_that_is_advised_on_a_plateau(name: str) -> None:
-    advice = plateau_advice(load_pretrain_recipe(name, beside(name)))
+    advice = plateau_advice(load_pretrain_recipe(name, beside(name)), None)
     advised = load_pretrain_recipe(name, [*beside(name), *advice, "model.vocab_size=300"])
-    assert plateau_advice(advised) == []
+    assert plateau_advice(advised, None) == []
     if advised.init_from is None:  # what it trains takes it too
         module = bare_module(advised, advised.model.resolve(300))
         adjust_random_weights(module, advised, lambda: np.ones(300, np.int64))
@@ -118,14 +118,14 @@ def test_advice_for_a_recipe_that_says_everything_is_taken_too() -> None:
     """As a run's own recipe does."""
     settings = load_pretrain_recipe("pretrain/bert_mini", ["store=S", "packing.short_sequence_prob=.1"])
     advice = [NO_PAIRS[0], "packing.short_sequence_prob=0", NO_PAIRS[1], BODY, CAUSAL, BIAS, MUON]
-    assert plateau_advice(settings) == advice
+    assert plateau_advice(settings, None) == advice
 
 
 def test_a_decoder_without_a_bias_is_advised_none() -> None:
     words = [BODY, "model.decoder_bias=false", *NO_PAIRS]
-    assert BIAS not in plateau_advice(load_pretrain_recipe("pretrain/bert_mini", ["store=S", *words]))
+    assert BIAS not in plateau_advice(load_pretrain_recipe("pretrain/bert_mini", ["store=S", *words]), None)
 
 
 def test_advice_on_a_plateau_leaves_out_what_a_setting_refuses() -> None:
     settings = load_pretrain_recipe("pretrain/bert_mini", ["store=S", "objective.sentence_weight=2"])
-    assert plateau_advice(settings) == [BIAS, MUON]
+    assert plateau_advice(settings, None) == [BIAS, MUON]

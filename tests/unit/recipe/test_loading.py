@@ -10,6 +10,7 @@ import yaml
 
 from support.files import write
 from unmask.config import changed_keys, dump_settings
+from unmask.corpus.files import FORMAT_OF_SUFFIX
 from unmask.errors import SettingsError
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe, read_tokenizer_options
 from unmask.recipe.pairings import idle_window, unusual_tokenizer
@@ -54,7 +55,7 @@ def test_a_recipe_that_continues_from_a_model_requires_it(name: str) -> None:
     assert load_pretrain_recipe(f"pretrain/{name}", ["store=s", "init_from=m"]).init_from == "m"
 
 
-@pytest.mark.parametrize("name", ["reviews.csv", "books.md", "books.txt.gz", "texts/*.txt", "train-v1.1.json"])
+@pytest.mark.parametrize("name", ["books.txt.gz", "texts/*.txt", *(f"a{suffix}" for suffix in FORMAT_OF_SUFFIX)])
 def test_a_file_of_text_is_no_recipe(name: str) -> None:
     said = f"{name} is no recipe, which comes first: a .yaml file, or a name. For a file of text give such as "
     usual = f"`unmask finetune finetune/classification init_from=MODEL data.train={name}`"
@@ -62,6 +63,18 @@ def test_a_file_of_text_is_no_recipe(name: str) -> None:
         load_finetune_recipe(name)
     with pytest.raises(SettingsError, match=re.escape(f"{said}`unmask pretrain pretrain/bert_tiny corpus={name}`")):
         load_pretrain_recipe(name)
+
+
+@pytest.mark.parametrize("name", ["corpus=x.txt", "train.steps=10", "pretrain/bert-1.5"])
+def test_a_recipe_that_is_forgotten_or_misspelt_is_no_text(name: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(name)) as raised:
+        load_pretrain_recipe(name)
+    assert "For a file of text" not in str(raised.value)
+
+
+def test_a_recipe_may_have_any_other_suffix(tmp_path: Path) -> None:
+    (tmp_path / "mine.v2").write_text("base: pretrain/bert_tiny\ncorpus: a.txt\n")
+    assert load_pretrain_recipe(str(tmp_path / "mine.v2")).corpus == ["a.txt"]
 
 
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression", "qa", "choice", "tagging"])

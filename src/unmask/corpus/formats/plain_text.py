@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import cache
 
 from unmask.corpus.documents import Document
 from unmask.corpus.source import CorpusFile
@@ -16,8 +17,8 @@ logger = logging.getLogger("unmask")
 
 def read_txt(source: CorpusFile) -> Iterator[Document]:
     """Plain text; `ReadingSettings.txt_documents` says what separates documents. A lone carriage return ends a line
-    too, as in files of old Macs, and the places of documents count none of these. Warns once of a document without
-    a blank line that is large."""
+    too, as in files of old Macs, and the places of documents count none of these. Warns once of a large
+    document without a blank line."""
     by_file = source.settings.txt_documents == "file"
     lines: list[str] = []
     begin, size, warns = 1, 0, not by_file
@@ -44,6 +45,7 @@ def _take(lines: list[str]) -> str:
     return text
 
 
+@cache  # a corpus is read several times: counted, learnt from, encoded
 def _warn_of_large(place: str) -> None:
     logger.warning(
         "%s: over %s characters without a blank line, which is what separates the documents of a .txt: they are one "

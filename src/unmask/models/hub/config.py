@@ -147,7 +147,6 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             f"{path}: is_decoder is {config.get('is_decoder')!r}; expected true: a {name} without it sees the tokens "
             "that it predicts"
         )
-    reads_on = causal or family.left_to_right
     if not family.left_to_right and config.get("is_causal") not in (None, causal):  # `transformers` masks by it
         seen = "before it alone" if causal else "on both sides"
         raise ModelError(
@@ -155,7 +154,7 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             f"sees those {seen}"
         )
     for key, (supported, meaning) in {**REFUSED, **its.refused}.items():
-        is_said_by_class = key == "is_decoder" and reads_on
+        is_said_by_class = key == "is_decoder" and (causal or family.left_to_right)
         if is_said_by_class or key in family.keys.values():
             continue
         if config.get(key, supported) != supported:

@@ -5,6 +5,9 @@ Nothing here depends on what the weights mean. Pickles are never opened.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,14 +101,15 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file of large tensors as they are, in a directory that is being written.
-
-    Raises:
-        SafetensorError: it cannot be written; a full disk raises no OSError.
-    """
+    """A safetensors file of large tensors as they are, in a directory that is being written. Raises OSError."""
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path)
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
     path.chmod(mode)  # safetensors lets nobody but its owner read it
 
 

@@ -211,7 +211,9 @@ class Tagging(UsualTask):
                 counts.note("tags that broke their scheme and were repaired", num_repaired)
                 for place, tag in enumerate(tags):
                     if known and tag not in known:
-                        found = shown_beside(example.tags[place], known)
+                        written = example.tags[place]
+                        found = shown_beside(written, known - {written})
+                        found += f" ({tag} in BIO)" if tag != written else ""
                         raise InputError(
                             f"{place_of(row, place)}: the tag {found} is none of the known ones ({named(self.labels)})"
                             ": fix it, or train with it, in a row of data.train or in task.labels"

@@ -197,7 +197,8 @@ def _refuse_foreign_recipe(saved: Path, kind: type[Settings]) -> None:
         if saved.read_bytes() == text.encode("utf-8"):
             return
     raise OutputError(
-        f"{saved} was not written by a run, and is where the run's own recipe goes: move it, or choose another --out"
+        f"{saved} is not as a run of this version writes it, and is where the run's own recipe goes: move it, or "
+        "choose another --out"
     )
 
 

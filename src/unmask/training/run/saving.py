@@ -10,10 +10,6 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from safetensors import SafetensorError
-from torch import Tensor
-
-from unmask.errors import OutputError
 from unmask.io.writing import UNFINISHED, describe_file, remove, write_json, writing_directory
 from unmask.models.hub.files import write_tensors
 from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, state_digest, step_of
@@ -91,7 +87,7 @@ def write_checkpoint(
         _remove_if_possible(target)  # a file that has its name
     with writing_directory(target, overwrite=True) as directory:
         for name, tensors in snapshot.files.items():
-            _write_tensors(directory / name, tensors)
+            write_tensors(directory / name, tensors)
             if is_given_up():
                 raise CancelledError
         files = {file.name: describe_file(file) for file in sorted(directory.iterdir())}
@@ -113,14 +109,3 @@ def _remove_if_possible(path: Path) -> None:
         remove(path)
     except OSError as error:
         logger.warning("%s cannot be removed (%s)", path, error.strerror)
-
-
-def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    try:
-        write_tensors(path, tensors)
-    except SafetensorError as error:  # a full disk raises no OSError there
-        reason = "the disk is full" if "os error 28" in str(error) else str(error)
-        raise OutputError(
-            f"cannot write a checkpoint to {path.parent.parent}: {reason}: free some space, then the same "
-            "command with --resume continues"
-        ) from error

@@ -136,7 +136,7 @@ def test_a_recipe_that_no_run_wrote_is_not_replaced(
     for name in beside:
         (tmp_path / name).mkdir()
     before = contents(tmp_path)
-    told = r"recipe\.yaml was not written by a run, .*: move it, or choose another --out$"
+    told = r"recipe\.yaml is not as a run of this version writes it, .*: move it, or choose another --out$"
     keeps = ("store", "trials")
     with (
         pytest.raises(OutputError, match=told),

@@ -26,7 +26,7 @@ def test_ctrl_c_while_a_checkpoint_is_waited_for_gives_it_up(tmp_path: Path, mon
     def slowly(*_: Any) -> None:
         assert writer._is_given_up.wait(10)
 
-    monkeypatch.setattr(saving, "_write_tensors", slowly)
+    monkeypatch.setattr(saving, "write_tensors", slowly)
     monkeypatch.setattr(writer._thread, "shutdown", interrupted)
 
     def fail() -> None:
