@@ -288,7 +288,7 @@ class Gated:
         self.began, self.gate = threading.Event(), threading.Event()
 
     def read(self, texts: Sequence[str]) -> Work:
-        return Work(self, object(), len(texts), 6, [0] * len(texts))  # never alike: each is a batch
+        return Work(self, object(), len(texts), 6, 6, [0] * len(texts))  # never alike: each is a batch
 
     def compute(self, options: Any, payloads: Sequence[int]) -> list[list[float]]:
         self.began.set()

@@ -32,7 +32,7 @@ class Reply:
 
     Attributes:
         result: what the endpoint makes its answer of.
-        tokens: how many were read.
+        tokens: how many the inputs have.
         left_out: for each input, how many of its tokens were not.
     """
 

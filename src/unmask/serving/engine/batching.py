@@ -43,7 +43,8 @@ class Work:
     Attributes:
         options: hashable.
         payload: what `use` made of the request's inputs.
-        tokens: how many it reads.
+        tokens: how many the model reads for it: what computing it costs, so that it is more where a text is read again.
+        input_tokens: how many its inputs have.
         left_out: for each input, how many of its tokens are not read.
         answered: makes what is replied of the result; None: the result itself.
     """
@@ -52,6 +53,7 @@ class Work:
     options: Hashable
     payload: Any
     tokens: int
+    input_tokens: int
     left_out: list[int]
     answered: Callable[[Any], Any] | None = None
 

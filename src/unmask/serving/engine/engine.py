@@ -80,7 +80,7 @@ class Engine:
             if isinstance(work, Reply):
                 end(reply, work)
                 return
-            self.metrics.read(work.tokens, time.monotonic() - started)
+            self.metrics.read(work.input_tokens, time.monotonic() - started)
             computed = self.batcher.submit(work)
         except Exception as error:
             end(reply, _passed_on(ask, error))
@@ -105,7 +105,7 @@ def _pass_on(ask: Ask, work: Work, computed: Future[Any], reply: Future[Reply]) 
     except Exception as error:
         end(reply, _passed_on(ask, error))
         return
-    end(reply, Reply(result, work.tokens, work.left_out))
+    end(reply, Reply(result, work.input_tokens, work.left_out))
 
 
 def _size(value: Any) -> int:

@@ -40,9 +40,9 @@ class Looking:
 _LOOKING = Looking()
 
 
-def _work(num_tokens: int, look: Callable[[], dict[str, Any]]) -> Work:
-    """A look at which the model reads so many tokens."""
-    return Work(_LOOKING, look, None, num_tokens, [])
+def _work(num_tokens: int, look: Callable[[], dict[str, Any]], cost: int | None = None) -> Work:
+    """A look at so many tokens; the model reads each once where no `cost` is given."""
+    return Work(_LOOKING, look, None, num_tokens if cost is None else cost, num_tokens, [])
 
 
 def attention(vectors: VectorUse, text: str) -> Work:
@@ -84,7 +84,7 @@ def words(task: TaskUse, fields: dict[str, Any], method: Literal["erasure", "int
         return {**vars(found), "tokens": tokens, "weights": found.weights.tolist()}
 
     num_tokens = len(encoded.input_ids)
-    return _work(num_tokens * (num_tokens if method == "erasure" else NUM_STEPS), look)
+    return _work(num_tokens, look, num_tokens * (num_tokens if method == "erasure" else NUM_STEPS))
 
 
 def spans(task: TaskUse, fields: dict[str, Any]) -> Work:
@@ -114,7 +114,7 @@ def token_scores(likelihoods: LikelihoodUse, text: str) -> Work:
             ids, scores = sentence.ids.tolist(), [None, *scores]  # nothing stands before the first token
         return {"tokens": show_tokens(scorer.tokenizer, ids), "scores": scores}
 
-    return _work(work.tokens, look)
+    return _work(work.input_tokens, look, work.tokens)
 
 
 def checkpoints(uses: Mapping[int, MaskUse], text: str, top_k: int, targets: Sequence[str]) -> Work:
@@ -137,7 +137,7 @@ def checkpoints(uses: Mapping[int, MaskUse], text: str, top_k: int, targets: Seq
             )
         return {"checkpoints": answers}
 
-    return _work(len(uses) * work.tokens, look)
+    return _work(work.input_tokens, look, len(uses) * work.tokens)
 
 
 def _check_length(ids: Sequence[Any], encoder: Any = None) -> None:

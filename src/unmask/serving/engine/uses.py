@@ -69,7 +69,8 @@ class TaskUse:
             left_out.append(counts.num_cut)
         encoded = concatenate(parts)
         units = sum(len(example.units) for example in examples) if task.kind == "tagging" else 0  # some have no token
-        return Work(self, None, ExampleSet(examples, encoded), max(len(encoded.input_ids), units), left_out)
+        num_tokens = len(encoded.input_ids)
+        return Work(self, None, ExampleSet(examples, encoded), max(num_tokens, units), num_tokens, left_out)
 
     def compute(self, options: None, payloads: Sequence[ExampleSet]) -> list[list[dict[str, Any]]]:
         examples = list(chain.from_iterable(each.examples for each in payloads))
@@ -109,8 +110,9 @@ class MaskUse:
                 f"{answers:,} answers that repeat their texts have {size:,} bytes: a request has at most "
                 f"{_MOST_BYTES:,}: lower top_k, or send shorter texts, or fewer masks or targets"
             )
-        num_tokens = max(answers, sum(len(text.ids) for text in read))  # many answers take long, and much memory
-        return Work(self, (top_k, among, absent), read, num_tokens, [0] * len(read))
+        num_tokens = sum(len(text.ids) for text in read)
+        cost = max(answers, num_tokens)  # many answers take long, and much memory
+        return Work(self, (top_k, among, absent), read, cost, num_tokens, [0] * len(read))
 
     def compute(
         self, options: tuple[int, tuple[int, ...] | None, tuple[str, ...]], payloads: Sequence[list[MaskedText]]
@@ -154,7 +156,8 @@ class VectorUse:
             if counts.num_cut
             else [0] * len(inputs)
         )
-        return Work(self, reading, read, len(read.rows.input_ids), left_out)
+        num_tokens = len(read.rows.input_ids)
+        return Work(self, reading, read, num_tokens, num_tokens, left_out)
 
     def read_pairs(self, pairs: Sequence[tuple[str, str]], reading: Reading) -> Work:
         """The reply is what `unmask similarity` writes for them, and for each pair how much of it is left out."""
@@ -280,7 +283,7 @@ class LikelihoodUse:
         lengths = [len(each.ids) for each in sentences]
         copies = lengths if isinstance(self.scorer, MaskedScorer) else [1] * len(lengths)  # one for each masked token
         tokens = sum(length * number for length, number in zip(lengths, copies, strict=True))
-        return Work(self, None, sentences, tokens, [0] * len(lengths))
+        return Work(self, None, sentences, tokens, sum(lengths), [0] * len(lengths))
 
     def compute(self, options: None, payloads: Sequence[list[Sentence]]) -> list[list[float]]:
         # The model may be run in other threads, where the batcher does not look: this is called after each batch.
@@ -312,7 +315,7 @@ class GenerationUse:
         lengths = [len(ids) for ids in encoded]
         tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
         left_out = [max(0, length + len(self._model.prefix) - self._model.window) for length in lengths]
-        return Work(self, continuing, list(zip(prompts, encoded, strict=True)), tokens, left_out)
+        return Work(self, continuing, list(zip(prompts, encoded, strict=True)), tokens, sum(lengths), left_out)
 
     def compute(self, options: Continuing, payloads: Sequence[list[tuple[str, list[int]]]]) -> list[list[str]]:
         number, sampling, seed = options.num_tokens, options.sampling, options.seed

@@ -37,7 +37,7 @@ class Doubling:
         self.gate.set()
 
     def work(self, number: int, tokens: int = 1, options: str = "") -> Work:
-        return Work(self, options, number, tokens, [0])
+        return Work(self, options, number, tokens, tokens, [0])
 
     def compute(self, options: Any, payloads: Sequence[int]) -> list[int]:
         self.began.set()

@@ -37,7 +37,7 @@ class Upper:
             raise ZeroDivisionError("thirteen")
         if text == "at once":
             return Reply("AT ONCE", 0, [0])
-        return Work(self, None, text, len(text), [2], lambda result: f"{result}!")
+        return Work(self, None, text, len(text), len(text), [2], lambda result: f"{result}!")
 
     def compute(self, options: None, payloads: Sequence[str]) -> list[str]:
         self.began.set()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from unmask.serving.engine.asks import Reading
+from unmask.serving.engine.asks import Ask, Reading
+from unmask.serving.engine.engine import Engine
+from unmask.serving.engine.models import ServedModel
 from unmask.serving.engine.uses import MaskUse, VectorUse
+from unmask.serving.settings import Limits
 
 
 def test_an_answer_for_a_mask_counts_as_a_token(tiny_model: Path) -> None:
@@ -39,3 +43,15 @@ def test_requests_computed_together_have_the_vectors_that_they_have_alone(tiny_m
     payloads = [use.read(texts, reading).payload for texts in (["a man", "a dog"], ["two women"], ["a"])]
     for payload, found in zip(payloads, use.compute(reading, payloads), strict=True):
         np.testing.assert_allclose(found, use.compute(reading, [payload])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "more"),
+    [("masks", "a [MASK] is", (900,)), ("scores", "a man is", ())],
+    ids=["many answers for a mask", "a copy for each masked token"],
+)
+def test_a_request_is_as_long_as_its_inputs(tiny_model: Path, reader: str, text: str, more: tuple[int, ...]) -> None:
+    """Whatever computing it costs."""
+    engine = Engine({"m": ServedModel("m", tiny_model, "fp32", ("fill-mask",))}, Limits())
+    assert engine.ask(Ask("m", reader, ([text] * 2, *more))).result(60).tokens == 10  # [CLS] and [SEP] around each
+    assert b"\nte_request_input_length_sum 10.0\n" in engine.figures().result()
