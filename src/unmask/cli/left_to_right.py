@@ -22,10 +22,14 @@ from unmask.cli.options import (
     Separator,
     given_files,
     print_json_lines,
-    stated_options,
+    refuse_overwrite_alone,
+    refuse_unused,
 )
 
 app = typer.Typer()
+
+_TEXTS = "--method acceptability alone"
+_READ_BY_SCORE = {_TEXTS: (), "labels": ("task", "template", "words", "as_json")}
 
 
 @app.command("generate")
@@ -115,22 +119,21 @@ def score_command(
     from unmask.io.writing import refuse_existing, refuse_inputs_inside
     from unmask.recipe.loading import read_columns
 
+    refuse_overwrite_alone(out, overwrite)
     if out is not None:
         if as_json:
             raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
         if out.suffix != ".jsonl":
             raise SettingsError(f"--out {out}: expected a name that ends in .jsonl: one JSON object a line is written")
         refuse_existing(out, overwrite)
-    elif overwrite:
-        raise SettingsError("--overwrite has no effect without --out: leave it out")
     named, written = read_columns(columns or []), (encoding, separator, header, quoted)
     files = given_files(data, *written)
     dev_files = None if dev is None else given_files(dev, *written)
     if out is not None:
         refuse_inputs_inside(out, [*files.paths, *files.path.glob("*"), *(dev_files.paths if dev_files else [])])
-    of_labels = {"task", "template", "words", "threshold", "dev", "as_json"}
     with naming_columns():
-        if method == "acceptability" and not of_labels & stated_options(context).keys():
+        if method == "acceptability" and threshold is None and dev is None:
+            refuse_unused(context, _TEXTS, _READ_BY_SCORE)
             lines = score_texts(model, files, columns=named, device=device, precision=precision)
         else:
             opened = open_zero_shot(

@@ -94,7 +94,8 @@ def stated_options(context: typer.Context) -> dict[str, str]:
         if each.name is not None and source is not None and source.name == "COMMANDLINE":
             value = context.params[each.name]
             written = value[0] if isinstance(value, list) else str(value)
-            stated[each.name] = written if each.param_type_name == "argument" else each.opts[0]
+            opts = each.secondary_opts if value is False and each.secondary_opts else each.opts
+            stated[each.name] = written if each.param_type_name == "argument" else opts[0]
     return stated
 
 
@@ -122,15 +123,22 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(json_line(row).decode(), end="")
 
 
+def refuse_overwrite_alone(out: Path | None, overwrite: bool) -> None:
+    """Raises SettingsError where there is nothing to overwrite."""
+    from unmask.errors import SettingsError
+
+    if overwrite and out is None:
+        raise SettingsError("--overwrite has no effect without --out: leave it out")
+
+
 def check_page(out: Path | None, overwrite: bool, or_lines: bool = False, inputs: Iterable[Path] = ()) -> None:
     """Refuses the place of a page, or of JSON lines where these are had too, before the work for it begins; None is no
     page, and `inputs` are read for it."""
     from unmask.errors import SettingsError
     from unmask.io.writing import refuse_existing, refuse_inputs_inside
 
+    refuse_overwrite_alone(out, overwrite)
     if out is None:
-        if overwrite:
-            raise SettingsError("--overwrite has no effect without --out: leave it out")
         return
     if out.suffix not in (".html", *([".jsonl"] if or_lines else [])) or not out.parent.is_dir():
         lines = " or of JSON lines, such as lines.jsonl," if or_lines else ""

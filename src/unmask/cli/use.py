@@ -25,6 +25,7 @@ from unmask.cli.options import (
     given_files,
     goes_to_file,
     print_json_lines,
+    refuse_overwrite_alone,
 )
 
 app = typer.Typer()
@@ -89,6 +90,7 @@ def predict_command(
     from unmask.io.signals import saying_when_stopped
     from unmask.recipe.loading import read_columns
 
+    refuse_overwrite_alone(out, overwrite)
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
     deciding = Deciding(abstain_below, most_uncertain)

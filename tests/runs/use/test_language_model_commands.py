@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import unmask as package
-from support.commands import Command, type_in
+from support.commands import Command, check_refused, type_in
 from support.files import write, write_rows
 from support.runs import pretrain_without_report
 from unmask.tasks.settings import ColumnSettings
@@ -150,6 +150,9 @@ def test_texts_without_labels_have_their_log_probability(unmask: Command, gpt1: 
     circle = unmask(*command, "--threshold", "-5")
     assert "or of texts alone for `unmask score --method acceptability`" in circle.errors
     assert "no column 'text': there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
+    check_refused(unmask(*command, "--column", "label=id"), "--column label has no effect where texts are scored")
+    for more in (["--task", "cola"], ["--words", "1=good"], ["--json"]):
+        check_refused(unmask(*command, *more), f"{more[0]} has no effect with --method acceptability alone: leave it")
 
 
 def test_files_are_read_as_by_other_commands(unmask: Command, gpt1: Path, tmp_path: Path) -> None:

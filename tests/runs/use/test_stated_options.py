@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
-from support.commands import Command, Finished, write_files
+from support.commands import Command, Finished, check_refused, write_files
 from unmask.experiments import compare, compare_runs
 from unmask.inference import evaluation, pairs, prediction_scoring
 from unmask.inference.left_to_right import text_scores, zero_shot
@@ -17,17 +18,19 @@ from unmask.tasks.minimal_pairs import reading
 
 STATED = {
     "--pll": "word-left-to-right", "--out": "pairs.html", "--data": "other.tsv", "--task": "boolq",
-    "--dev": "other.tsv", "--column": "text=words", "--na-probs": "probs.json", "--na-threshold": "0.3",
+    "--dev": "other.tsv", "--na-probs": "probs.json", "--na-threshold": "0.3",
     "--encoding": "cp949", "--separator": ";", "--header": "none", "--device": "cpu", "--precision": "bf16",
     "--pairs": "other.tsv", "--predictions": "probs.json", "--method": "referent",
     "--template": "{text} {label}", "--words": "1=good", "--threshold": "-3",
 }  # fmt: skip
 """A value, other than the default, of each option that has one."""
 
+COLUMNS = ("text=words", "label=gold", "choices=ends")
+
 PROGRAMS = (
     (evaluation, "evaluate"), (prediction_scoring, "evaluate_predictions"), (pairs, "open_scorer"),
-    (pairs, "evaluate_checkpoints"), (compare, "compare"), (compare_runs, "compare_runs"), (text_scores, "score_texts"),
-    (zero_shot, "open_zero_shot"),
+    (pairs, "evaluate_checkpoints"), (compare, "compare"), (compare_runs, "compare_runs"),
+    (text_scores, "refusing_header"), (zero_shot, "open_zero_shot"),
 )  # fmt: skip
 
 OF_OUTPUT = ("--help", "--json", "--out")
@@ -58,7 +61,9 @@ def test_every_option_has_an_effect_or_is_refused(
     )
     received: list[object] = []
     for module, name in PROGRAMS:
-        monkeypatch.setattr(module, name, recorder(received, name))
+        monkeypatch.setattr(module, name, recorder(received, name, ends=True))
+    for name in ("read_inputs", "load_language_model", "Coverage"):
+        monkeypatch.setattr(text_scores, name, recorder(received, name))
     monkeypatch.setattr(reading, "read_paradigms", received.append)
 
     def run(*more: str) -> tuple[Finished, str]:
@@ -73,16 +78,33 @@ def test_every_option_has_an_effect_or_is_refused(
         for name in (*option.opts, *option.secondary_opts):
             if name in words or name in OF_OUTPUT:
                 continue
-            finished = run(name, *([] if option.is_flag else [STATED[name]]))
-            refused = finished[0].code == 2 and "leave" in finished[0].errors
-            assert refused or finished[1] != usual[1], f"{name}: {finished[0].errors}"
+            for value in COLUMNS if name == "--column" else ("",) if option.is_flag else (STATED[name],):
+                finished = run(name, *filter(None, [value]))
+                refused = finished[0].code == 2 and name in finished[0].errors
+                assert refused or finished[1] not in ("[]", usual[1]), f"{name} {value}: {finished[0].errors}"
 
 
-def recorder(received: list[object], name: str) -> Callable[..., Any]:
-    """Keeps what it is given, and ends the command there."""
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "m", "d.tsv"],
+        ["score", "m", "d.tsv"],
+        ["doctor", "run"],
+        ["tokenizer", "report", "t", "--text", "d"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_overwrite_of_nothing_is_refused(words: list[str], unmask: Command) -> None:
+    check_refused(unmask(*words, "--overwrite"), "--overwrite has no effect without --out: leave it out")
+
+
+def recorder(received: list[object], name: str, ends: bool = False) -> Callable[..., Any]:
+    """Keeps what it is given, and ends the command there if it `ends` it."""
 
     def record(*given: object, **named: object) -> Any:
         received.append((name, given, named))
-        raise typer.Exit(0)
+        if ends:
+            raise typer.Exit(0)
+        return SimpleNamespace(tokenizer=None)
 
     return record

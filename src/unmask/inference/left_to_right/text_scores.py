@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.inference.answer_lines import beside_input
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import in_sets
@@ -46,10 +46,15 @@ def score_texts(
         bare text, as GPT-1, gives none for the first token.
 
     Raises:
+        SettingsError: another column is named.
         InputError: the file cannot be read, or a row has no text.
         ModelError: what the model computes is not finite; or see `load_language_model`.
     """
     named = as_columns(columns)
+    if others := named.model_fields_set - {"text", "id"}:
+        raise SettingsError(
+            f"data.columns.{min(others)} has no effect where texts are scored: only text and id are read; leave it out"
+        )
     column = named.text or "text"
     loaded = load_language_model(model, device=device, precision=precision)
     counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, str(data))
