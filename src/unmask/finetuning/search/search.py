@@ -20,13 +20,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.errors import InputError, Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import hiding_warnings, showing_warnings
 from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
@@ -36,6 +37,7 @@ from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_re
 from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
+from unmask.io.json_text import read_object
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import figures_in_a_line, human_duration, human_number, listed
 from unmask.io.ray_process import RayProcess
@@ -157,14 +159,25 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> P
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
         summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
-    if summary.get("ensemble") is None and (old := directory / "ensemble").exists():
-        shutil.rmtree(old)
-        _log(directory, f"{old} is removed: it was of earlier runs")
+    is_old = summary.get("ensemble") is None and bool(_ensemble_there(directory))
     write_json(directory / SUMMARY, summary)
+    if is_old:
+        shutil.rmtree(directory / "ensemble")
+        _log(directory, f"{directory / 'ensemble'} is removed: it was of earlier runs")
     for line in describe(summary):
         _log(directory, line)
     write_trials_page(directory, summary)
     return directory / MODEL
+
+
+def _ensemble_there(directory: Path) -> dict[str, Any]:
+    """What the summary says of the ensemble beside it; empty where no search has made that, but a user may have."""
+    place = directory / "ensemble"
+    with suppress(InputError):
+        made = read_object(directory / SUMMARY).get("ensemble")
+        if made and (place / ENSEMBLE).is_file() and not place.is_symlink():
+            return {"ensemble": made}
+    return {}
 
 
 def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> list[TrialOutcome]:
@@ -189,7 +202,7 @@ def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> 
         ended[trial.name] = outcome = _outcome(trial, directory, failure)
         if finished := [each for each in in_order() if each.error is None]:
             metric = _metric_of(settings, finished[0])
-            write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
+            write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)) | _ensemble_there(directory))
         return _describe_outcome(outcome, settings)
 
     left = [trial for trial in trials if trial.name not in ended]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.files import write
 from support.searches import Pretended, new_recipe, of_accuracy, run_search
 from unmask.errors import InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.inference.ensemble import read_chosen
@@ -304,6 +305,19 @@ def test_an_ensemble_of_earlier_runs_does_not_stay_beside_new_ones(
     assert "ensemble" not in summary
     assert not (out / "ensemble").exists()
     assert (out / "log.txt").read_text().count("out/ensemble is removed: it was of earlier runs") == 1
+
+
+def test_an_ensemble_that_no_search_made_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_search(out, new_recipe({"restarts": 2}), pretended(0.5))
+    own = write(out / "ensemble" / "ensemble.json", "{}")
+    run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
+    assert own.exists()
+    own.parent.rename(tmp_path / "own")
+    (out / "ensemble").symlink_to(tmp_path / "own")
+    write(out / "summary.json", '{"ensemble": {"members": []}}')
+    run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
+    assert (tmp_path / "own" / "ensemble.json").exists()
 
 
 @pytest.mark.parametrize(
