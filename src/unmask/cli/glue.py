@@ -31,13 +31,13 @@ def glue_run_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Fine-tune a model on each of GLUE's tasks by its recipe (init_from=MODEL), and average all figures in --out."""
-    from unmask.finetuning.glue import TASKS, overrides_by_task
-    from unmask.io.paths import MODEL, RESULTS, SUMMARY
+    from unmask.finetuning.glue import TASKS, finished_beside, overrides_by_task
     from unmask.io.writing import refuse_existing
 
     words = overrides_by_task(data, overrides or [], TASKS if tasks is None else tasks.split(","))
     for task in words:
         refuse_existing(out / task, overwrite or resume, "choose another --out, or pass --resume or --overwrite")
+    beside = finished_beside(out, words)
     from unmask.finetuning.run import finetune
     from unmask.inference.glue.average import average_runs
     from unmask.training.distributed import joined_ranks
@@ -48,12 +48,7 @@ def glue_run_command(
                 print(f"{task} ({number} of {len(words)})", file=sys.stderr)
             finetune(f"finetune/{task}", its, out=out / task, resume=resume, overwrite=overwrite, ranks=ranks)
         if ranks.is_first:
-            there = {
-                task: (out / task / MODEL).is_dir()
-                and any((out / task / name).is_file() for name in (RESULTS, SUMMARY))
-                for task in TASKS
-            }
-            print(average_runs([out / task for task in TASKS if there[task]]).describe())
+            print(average_runs([out / task for task in TASKS if task in words or out / task in beside]).describe())
 
 
 @glue_app.command("submit")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unmask.config import nearest
 from unmask.errors import InputError, SettingsError
+from unmask.inference.glue.average import average_runs
+from unmask.inference.glue.runs import runs_by_task
 from unmask.inference.glue.submission import TABLES, folders_of
-from unmask.recipe.loading import load_finetune_recipe
+from unmask.io.paths import MODEL, RECIPE, RESULTS, SUMMARY
+from unmask.io.progress import listed
+from unmask.recipe.loading import load_finetune_recipe, read_recipe
+from unmask.recipe.tree import FinetuneRecipe
 
 TASKS = tuple(dict.fromkeys(table.task for table in TABLES.values()))
 """In the order of GLUE's tables; AX has nothing to train on."""
@@ -43,6 +48,36 @@ def overrides_by_task(data: Path, overrides: Sequence[str], tasks: Sequence[str]
     for task, its in words.items():
         load_finetune_recipe(f"finetune/{task}", its)
     return words
+
+
+def finished_beside(out: Path, words: Mapping[str, Sequence[str]]) -> list[Path]:
+    """The finished runs of GLUE's other tasks in a folder of runs, to be averaged with those that are to come.
+
+    Args:
+        words: of the tasks to come, see `overrides_by_task`.
+
+    Raises:
+        UserError: one has no figures on dev, is of one of the tasks to come, or of another model.
+    """
+    others = [task for task in TASKS if task not in words]
+    runs = [out / task for task in others if _is_finished(out / task)]
+    runs_by_task(runs, others)
+    average_runs(runs)
+    task, its = next(iter(words.items()))
+    models = load_finetune_recipe(f"finetune/{task}", its).checkpoints  # those of every task
+    for run in runs:
+        recipe = read_recipe(run / RECIPE)
+        assert isinstance(recipe, FinetuneRecipe), "it has figures on dev"
+        if set(map(Path, models)) != set(map(Path, recipe.checkpoints)):
+            raise SettingsError(
+                f"{run} is there, of {listed(recipe.checkpoints, 3)}, and {task} would be of {listed(models, 3)}: an "
+                "average is of one model: choose another --out"
+            )
+    return runs
+
+
+def _is_finished(run: Path) -> bool:
+    return (run / MODEL).is_dir() and any((run / name).is_file() for name in (RESULTS, SUMMARY))
 
 
 def _files(data: Path, task: str, missing: list[str]) -> list[str]:

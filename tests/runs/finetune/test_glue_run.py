@@ -35,5 +35,19 @@ def test_tasks_one_after_another_and_again(place: Path, unmask: Command) -> None
     assert unmask(*words, "--resume").output == finished.output
     Path("runs/stsb").mkdir()  # it is not finished, and has no figures
     assert unmask(*words[:-1], "rte", "--resume").output == finished.output, "wnli is there"
+    before = Path("runs/rte/results.json").read_bytes()
+    again = [*words[:-1], "rte", "--overwrite"]
+    other = [word.replace("=bert", "=other") for word in again]
+    check_refused(unmask(*other), "runs/wnli is there, of bert, and rte would be of other: an average is of one model")
+    results, config = Path("runs/wnli/results.json"), Path("runs/wnli/model/config.json")
+    for file, found, instead, message in (
+        (results, '"dev"', '"test"', "runs/wnli: it was measured on no dev file"),
+        (config, '"wnli"', '"rte"', "runs/wnli: its config.json says that it was fine-tuned for 'rte'"),
+    ):
+        content = file.read_text("utf-8")
+        file.write_text(content.replace(found, instead), "utf-8")
+        check_refused(unmask(*again), message)
+        file.write_text(content, "utf-8")
+    assert Path("runs/rte/results.json").read_bytes() == before
     Path("runs/rte").rename("runs/other")
     check_refused(unmask(*words), "runs/wnli exists already")  # and not after hours of the first task
