@@ -8,7 +8,8 @@ builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from unmask.errors import ModelError
 from unmask.io.json_text import check_size, read_object
 from unmask.io.paths import refuse_link_out_of, where_samples_are
+from unmask.tokenization.added_tokens import as_texts, tokens_beside
 from unmask.tokenization.definition import Definition, Facts, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
@@ -34,9 +36,12 @@ VOCABULARY_AND_MERGES = (
 WORDS_FILE, WORD_SETTINGS = "words.txt", "word_tokenizer.json"
 """What a tokenizer of words is saved in; `unmask.tokenization.opening.open_tokenizer` opens one."""
 
+logger = logging.getLogger("unmask")
+
+CONFIG = "tokenizer_config.json"
 KEPT_FILES = (
     "tokenizer.json",
-    "tokenizer_config.json",
+    CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
@@ -44,6 +49,30 @@ KEPT_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
+_GENERIC_CLASSES = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
+_BERT_CLASSES = _GENERIC_CLASSES | {
+    "BertTokenizer",
+    "ConvBertTokenizer",
+    "DPRContextEncoderTokenizer",
+    "DPRQuestionEncoderTokenizer",
+    "DistilBertTokenizer",
+    "ElectraTokenizer",
+    "LayoutLMTokenizer",
+    "LxmertTokenizer",
+    "MobileBertTokenizer",
+    "SqueezeBertTokenizer",
+}
+_BPE_CLASSES = _GENERIC_CLASSES | {
+    "BartTokenizer",
+    "GPT2Tokenizer",
+    "LEDTokenizer",
+    "LongformerTokenizer",
+    "OpenAIGPTTokenizer",
+    "RobertaTokenizer",
+}
+"""Tokenizers of `transformers`, without `Fast`, that read a vocabulary alone as is done here."""
+WITHOUT_SEGMENTS = {"TokenizersBackend", "DistilBertTokenizer"}
+"""Those that give a model no segments."""
 _ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
 _USUAL_NAMES = {
     "pad_token": ("[PAD]", "<pad>"),
@@ -84,7 +113,7 @@ def new_files(
         full_config[SEGMENTER_KEY] = segmenter
     files = {
         "tokenizer.json": json_bytes(definition),
-        "tokenizer_config.json": json_bytes(full_config),
+        CONFIG: json_bytes(full_config),
         "special_tokens_map.json": json_bytes(special_tokens),
     }
     model = definition["model"]
@@ -109,13 +138,15 @@ def read_directory(path: Path) -> OpenedDirectory:
         raise ModelError(f"{path}: one file of a tokenizer: give its directory, {path.parent}")
     if path.is_file():
         return _read_vocab_txt(path, {})
-    config = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
+    config = _read_json(path / "special_tokens_map.json") | _read_json(path / CONFIG)
     if (path / "tokenizer.json").is_file():
         return _read_tokenizer_json(path, config)
     if (path / "vocab.txt").is_file():
+        _check_class(path, "vocab.txt", "BERT's WordPiece", config, _BERT_CLASSES)
         return _read_vocab_txt(path / "vocab.txt", config)
     for vocabulary, merges in VOCABULARY_AND_MERGES:
         if (path / vocabulary).is_file() and (path / merges).is_file():
+            _check_class(path, vocabulary, "the BPE of GPT-2, RoBERTa or GPT-1", config, _BPE_CLASSES)
             return _read_merges(path / vocabulary, path / merges, config)
     if (path / WORD_SETTINGS).is_file():
         raise ModelError(f"{path} holds a tokenizer of words: open it by unmask.tokenization.opening.open_tokenizer")
@@ -123,16 +154,47 @@ def read_directory(path: Path) -> OpenedDirectory:
     raise ModelError(f"{path} holds no tokenizer: expected tokenizer.json or vocab.txt in it, or {layouts}")
 
 
+def class_in(config: Mapping[str, Any]) -> str:
+    """The name of the tokenizer's class in `transformers`, without `Fast`; empty where none is named."""
+    return str(config.get("tokenizer_class") or "").removesuffix("Fast")
+
+
+def _check_class(directory: Path, name: str, kind: str, config: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises ModelError if a vocabulary is for a tokenizer of another class than those known, which would split a text
+    otherwise."""
+    for where, named in ((CONFIG, config), ("config.json", _read_json(directory / "config.json"))):
+        if class_in(named) in known:
+            return
+        if class_in(named):
+            raise ModelError(
+                f"{directory / where}: tokenizer_class is {named['tokenizer_class']!r}, and {name} is read as {kind} "
+                "alone; expected a tokenizer.json beside it, which transformers writes for such a class if it can: "
+                f"AutoTokenizer.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
+            )
+
+
 def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
     path = directory / "tokenizer.json"
     definition = _as_configured(_read_json(path), config)
     facts = read_facts(definition, path)
+    known = {token["content"]: token for token in definition.get("added_tokens") or []}
+    added = tokens_beside(path, config, _ROLES, definition["model"]["vocab"], known)
+    if added != known:
+        definition = {**definition, "added_tokens": _in_order_of_ids(added)}
+        facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
     special_tokens = _special_tokens(path, entries, config, usual)
     files = {name: _read_kept(directory, name) for name in KEPT_FILES if (directory / name).is_file()}
     if definition != json.loads(files["tokenizer.json"]):
         files["tokenizer.json"] = json_bytes(definition)
+    if unsaid := _unsaid(definition, config):
+        files[CONFIG] = json_bytes(_read_json(directory / CONFIG) | unsaid)
+        for key, value in unsaid.items():
+            logger.warning(
+                "%s has no %s: it is %s here, as tokenizer.json has it, and %s in transformers; state it there",
+                *(directory / CONFIG, key, json.dumps(value), json.dumps(_CLASS_DEFAULTS[key])),
+            )
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
 
 
@@ -150,10 +212,18 @@ _NORMALIZER_KEYS = {
 }
 
 
+_CLASS_DEFAULTS = {
+    "do_lower_case": True,
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+    "add_prefix_space": False,
+}
+
+
 def _as_configured(definition: Definition, config: Mapping[str, Any]) -> Definition:
     """What `tokenizer.json` says as `transformers` reads it: keys in `tokenizer_config.json` come first, where that
     names a class that has them."""
-    name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    name = class_in(config) or "BertTokenizer"
     normalizer, splitter = (definition.get(step) or {} for step in ("normalizer", "pre_tokenizer"))
     if name in ("BertTokenizer", "ElectraTokenizer") and normalizer.get("type") == "BertNormalizer":
         said = {its: config[key] for key, its in _NORMALIZER_KEYS.items() if isinstance(config.get(key), bool)}
@@ -162,6 +232,19 @@ def _as_configured(definition: Definition, config: Mapping[str, Any]) -> Definit
     if name == "RobertaTokenizer" and splitter.get("type") == "ByteLevel" and isinstance(space, bool):
         return {**definition, "pre_tokenizer": {**splitter, "add_prefix_space": space}}
     return definition
+
+
+def _unsaid(definition: Definition, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What `tokenizer.json` says and `tokenizer_config.json` does not, where `transformers` then takes the default of
+    the class that it builds anew."""
+    name = class_in(config) or "BertTokenizer"
+    normalizer, splitter = (definition.get(step) or {} for step in ("normalizer", "pre_tokenizer"))
+    said: dict[str, Any] = {}
+    if name in ("BertTokenizer", "ElectraTokenizer") and normalizer.get("type") == "BertNormalizer":
+        said = {key: normalizer[its] for key, its in _NORMALIZER_KEYS.items() if its in normalizer}
+    elif name == "RobertaTokenizer" and splitter.get("type") == "ByteLevel" and "add_prefix_space" in splitter:
+        said = {"add_prefix_space": splitter["add_prefix_space"]}
+    return {key: value for key, value in said.items() if key not in config and value != _CLASS_DEFAULTS[key]}
 
 
 def _usual_roles(facts: Facts) -> dict[str, str]:
@@ -175,7 +258,8 @@ def _usual_roles(facts: Facts) -> dict[str, str]:
 
 def _read_vocab_txt(path: Path, config: dict[str, Any]) -> OpenedDirectory:
     vocab = _read_entries(path)
-    special_tokens = _special_tokens(path, vocab, config, wordpiece.SPECIAL_TOKENS)
+    entries, added = _with_added(path, config, vocab)
+    special_tokens = _special_tokens(path, entries, config, wordpiece.SPECIAL_TOKENS)
     lowercase = bool(config.get("do_lower_case", True))
     normalizer = bert_normalizer(
         lowercase,
@@ -183,22 +267,26 @@ def _read_vocab_txt(path: Path, config: dict[str, Any]) -> OpenedDirectory:
         strip_accents=config.get("strip_accents"),
         split_han=config.get("tokenize_chinese_chars", True),
     )
-    definition = wordpiece.define(vocab, None, special_tokens, (), normalizer)
+    definition = _built(wordpiece.define(entries, None, special_tokens, (), normalizer), vocab, added)
     # With this class `transformers` builds the same normaliser from these keys.
-    saved_config = {"tokenizer_class": "BertTokenizer", "model_max_length": 512, **config, "do_lower_case": lowercase}
-    return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments=True), special_tokens)
+    usual = {"tokenizer_class": "BertTokenizer", "model_max_length": 512}
+    saved_config = {**usual, **config, **as_texts(config), "do_lower_case": lowercase}
+    has_segments = class_in(config) not in WITHOUT_SEGMENTS
+    return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments), special_tokens)
 
 
 def _read_merges(vocab_path: Path, merges_path: Path, config: dict[str, Any]) -> OpenedDirectory:
     """Reads a vocabulary with its merges, and adds the steps of its family as `transformers` builds them."""
     vocab = _read_json(vocab_path)
     merges = _read_pairs(merges_path, vocab)
+    entries, added = _with_added(vocab_path, config, vocab)
     max_length = {"model_max_length": 512, **config}["model_max_length"]
     saved_config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
     if any(entry.endswith(bpe.END_OF_WORD) for entry in vocab):
-        special_tokens = _special_tokens(vocab_path, vocab, config, {"unk_token": "<unk>"})
+        special_tokens = _special_tokens(vocab_path, entries, config, {"unk_token": "<unk>"})
         normalizer = bert_normalizer(lowercase=True, compose=False)
-        definition = bpe.define(vocab, merges, special_tokens, (), normalizer)
+        definition = bpe.define(entries, merges, special_tokens, (), normalizer)
+        definition["post_processor"] = None  # `transformers` puts nothing around the texts of this layout
     else:
         missing = [character for character in byte_bpe.BYTES if character not in vocab]
         if missing:
@@ -206,12 +294,32 @@ def _read_merges(vocab_path: Path, merges_path: Path, config: dict[str, Any]) ->
                 f"{vocab_path}: neither a vocabulary with the end-of-word mark {bpe.END_OF_WORD} nor one of bytes, for "
                 f"which it lacks {len(missing)} of 256: is it of another kind, or cut short?"
             )
-        roberta = set(byte_bpe.SPECIAL_TOKENS.values()) <= set(vocab)
+        roberta = set(byte_bpe.SPECIAL_TOKENS.values()) <= set(entries)
         usual = byte_bpe.SPECIAL_TOKENS if roberta else _GPT2_SPECIAL_TOKENS
-        special_tokens = _special_tokens(vocab_path, vocab, config, usual)
+        special_tokens = _special_tokens(vocab_path, entries, config, usual)
         prefix_space = bool(config.get("add_prefix_space", False))
-        definition = byte_bpe.define(vocab, merges, special_tokens, (), None, prefix_space=prefix_space)
+        definition = byte_bpe.define(entries, merges, special_tokens, (), None, prefix_space=prefix_space)
+    definition = _built(definition, vocab, added)
     return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments=False), special_tokens)
+
+
+def _with_added(
+    path: Path, config: Mapping[str, Any], vocab: dict[str, int]
+) -> tuple[dict[str, int], dict[str, Definition]]:
+    """All entries, those that are named beside the vocabulary too, and these."""
+    added = tokens_beside(path, config, _ROLES, vocab, {})
+    return vocab | {entry: token["id"] for entry, token in added.items()}, added
+
+
+def _built(definition: Definition, vocab: dict[str, int], added: Mapping[str, Definition]) -> Definition:
+    """A definition made from all entries, with the added ones beside the vocabulary."""
+    tokens = {**{token["content"]: token for token in definition["added_tokens"]}, **added}
+    model = {**definition["model"], "vocab": vocab}
+    return {**definition, "model": model, "added_tokens": _in_order_of_ids(tokens)}
+
+
+def _in_order_of_ids(tokens: Mapping[str, Definition]) -> list[Definition]:
+    return sorted(tokens.values(), key=lambda token: token["id"])
 
 
 def _special_tokens(

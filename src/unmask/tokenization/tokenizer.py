@@ -23,7 +23,14 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import as_path, model_in
 from unmask.io.writing import as_output_error, writing
 from unmask.tokenization.definition import Definition, TextTemplate, json_bytes, read_facts
-from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, read_directory
+from unmask.tokenization.directory import (
+    INPUT_NAMES,
+    SEGMENTER_KEY,
+    SEGMENTS,
+    WITHOUT_SEGMENTS,
+    class_in,
+    read_directory,
+)
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
 from unmask.tokenization.vocabulary import Vocabulary, continuations
@@ -120,7 +127,7 @@ class TextTokenizer:
         names = config.get(INPUT_NAMES)
         if isinstance(names, list):
             return SEGMENTS in names
-        return bool(config.get("tokenizer_class") != "TokenizersBackend")  # version 5's, which gives none
+        return class_in(config) not in WITHOUT_SEGMENTS
 
     @property
     def cls_id(self) -> int:

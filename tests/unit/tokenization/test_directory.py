@@ -10,7 +10,7 @@ import pytest
 
 from unmask.errors import ModelError
 from unmask.tokenization.directory import read_directory
-from unmask.tokenization.kinds import byte_bpe
+from unmask.tokenization.kinds import byte_bpe, wordpiece
 from unmask.tokenization.kinds.byte_bpe import BYTES
 from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -21,6 +21,8 @@ MERGED = ["lo", "low", "Ġlow", "er"]
 GPT2_ENTRIES = [*BYTES, *MERGED, "<|endoftext|>"]
 GPT2_MERGES = ["#version: 0.2", "l o", "lo w", "Ġ low", "e r", ""]
 ROBERTA_ENTRIES = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, *MERGED, "<mask>"]
+
+SPECIAL_ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def write(directory: Path, entries: list[str], merges: list[str], names: tuple[str, str], **config: Any) -> Path:
@@ -100,6 +102,69 @@ def test_vocabularies_and_merges_that_do_not_fit_are_refused(tmp_path: Path) -> 
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(ModelError, match=r"holds no tokenizer: expected .* vocab.json with merges.txt or encoder.json"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize(
+    ("class_name", "entries", "kind"),
+    [
+        ("MPNetTokenizer", SPECIAL_ENTRIES, "vocab.txt is read as BERT's WordPiece"),
+        ("BertJapaneseTokenizer", SPECIAL_ENTRIES, "vocab.txt is read as BERT's WordPiece"),
+        ("DebertaTokenizerFast", ROBERTA_ENTRIES, "vocab.json is read as the BPE of GPT-2, RoBERTa or GPT-1"),
+    ],
+)
+def test_a_class_that_splits_otherwise_is_refused(
+    tmp_path: Path, where: str, class_name: str, entries: list[str], kind: str
+) -> None:
+    if "vocab.txt" in kind:
+        (tmp_path / "vocab.txt").write_text("\n".join(entries))
+    else:
+        write(tmp_path, entries, GPT2_MERGES, ("vocab.json", "merges.txt"))
+    (tmp_path / where).write_text(json.dumps({"tokenizer_class": class_name}))
+    with pytest.raises(ModelError, match=f"{where}: tokenizer_class is '{class_name}', and {kind} alone; expected a"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "gives_segments"),
+    [(None, True), ("BertTokenizer", True), ("ElectraTokenizerFast", True), ("DistilBertTokenizerFast", False)],
+)
+def test_classes_that_split_as_bert_are_read(tmp_path: Path, class_name: str | None, gives_segments: bool) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_ENTRIES, "a"]))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": class_name}))
+    tokenizer = load_tokenizer(tmp_path)
+    for opened in (tokenizer, saved_again(tokenizer, tmp_path / "again")):
+        assert tokens(opened, "A") == ["a"]
+        assert opened.gives_segments is gives_segments
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "do_lower_case: it is false here, as tokenizer.json has it, and true in transformers"),
+        ({"tokenizer_class": "ElectraTokenizer"}, "do_lower_case: it is false here"),
+        ({"do_lower_case": False}, None),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, None),
+    ],
+)
+def test_what_transformers_takes_from_its_class_is_stated(
+    tmp_path: Path, config: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    vocab = {entry: index for index, entry in enumerate([*SPECIAL_ENTRIES, "A", "a"])}
+    normalizer = wordpiece.bert_normalizer(lowercase=False, compose=False)
+    definition = wordpiece.define(vocab, None, wordpiece.SPECIAL_TOKENS, (), normalizer)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    if config:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokens(tokenizer, "A") == ["A"]
+    assert (said or "") in caplog.text
+    assert bool(caplog.text) == bool(said)
+    caplog.clear()
+    saved_again(tokenizer, tmp_path / "again")
+    assert not caplog.text
+    if said:
+        assert json.loads((tmp_path / "again" / "tokenizer_config.json").read_bytes())["do_lower_case"] is False
 
 
 def test_one_file_of_a_directory_is_refused(tmp_path: Path) -> None:

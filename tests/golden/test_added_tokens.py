@@ -1,0 +1,104 @@
+"""Tokens that a directory names beside its vocabulary are those of `transformers`: ids of odd texts, and flags."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from unmask.tokenization.kinds import wordpiece
+from unmask.tokenization.kinds.byte_bpe import BYTES
+from unmask.tokenization.tokenizer import load_tokenizer
+
+SPECIAL = wordpiece.SPECIAL_TOKENS
+LETTERS = "abcdehtx<>[]/.12"
+ENTRIES = [*SPECIAL.values(), "[unused1]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+WORDPIECE = {entry: index for index, entry in enumerate(ENTRIES)}
+BYTE_ENTRIES = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, "ab", "<mask>"]
+GPT1_ENTRIES = ["<unk>", *LETTERS, *(f"{letter}</w>" for letter in LETTERS), "ab</w>"]
+AFTER = len(ENTRIES)
+TEXTS = [
+    "a<e1>b <e1> c [E2]d [SEP] e </s> <mask> [MASK] x",
+    "a  <E1> b x[e2] [E2]x [E2]",
+    "  <e1>  <e1><e1>[MASK] b",
+    "É[E2]é <e1> [unused1] <pad> _start_",
+]
+
+
+def token(content: str, **flags: bool) -> dict[str, Any]:
+    usual = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    return {"content": content, **usual, **flags}
+
+
+BY_ID = {
+    str(AFTER): token("<e1>", lstrip=True, special=False),
+    str(AFTER + 1): token("[E2]", rstrip=True, normalized=True, single_word=True, special=False),
+}
+IN_FILE = {"<e1>": AFTER, "[E2]": AFTER + 1}
+GPT1_ROLES = {"pad_token": "<pad>", "bos_token": "_start_", "sep_token": "_delimiter_", "cls_token": "_classify_"}
+MASK = {"__type": "AddedToken", **token("[MASK]", lstrip=True)}
+CONFIGS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "a file": ({}, IN_FILE),
+    "a file of special tokens": ({"additional_special_tokens": ["<e1>", "[E2]"]}, IN_FILE),
+    "by id": ({"added_tokens_decoder": BY_ID}, {}),
+    "in the vocabulary and after it": ({"additional_special_tokens": ["[unused1]", "<e1>"]}, {}),
+    "as version 5 writes it": ({"extra_special_tokens": ["<e1>"]}, {}),
+    "by name": ({"extra_special_tokens": {"marker": "<e1>"}}, {}),
+    "with flags": ({"additional_special_tokens": [{**MASK, "content": "<e1>", "rstrip": True}]}, {}),
+    "a role with flags": ({"mask_token": MASK}, {}),
+}
+
+
+def assert_same(directory: Path) -> None:
+    ours, theirs = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
+    for text in TEXTS:
+        for pair in (None, "b <e1>"):
+            (encoded,) = ours.encode_inputs([(text, pair)])
+            assert encoded.input_ids == theirs(text, pair)["input_ids"], (text, theirs(text, pair).tokens())
+    assert ours.vocab_size == len(theirs)
+
+
+def check(directory: Path, model_type: str, files: dict[str, Any]) -> None:
+    """The same ids from these files, and from what is saved of them here."""
+    (directory / "saved").mkdir(parents=True)
+    for name, content in {"config.json": {"model_type": model_type}, **files}.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (directory / name).write_text(text, encoding="utf-8")
+    assert_same(directory)
+    load_tokenizer(directory).save(directory / "saved")
+    (directory / "saved" / "config.json").write_bytes((directory / "config.json").read_bytes())
+    assert_same(directory / "saved")
+
+
+@pytest.mark.parametrize("layout", ["vocab.txt", "BertTokenizer", "TokenizersBackend"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_wordpiece(tmp_path: Path, name: str, layout: str) -> None:
+    config, added = CONFIGS[name]
+    class_name = "BertTokenizer" if layout == "vocab.txt" else layout
+    files: dict[str, Any] = {"tokenizer_config.json": {"tokenizer_class": class_name, **SPECIAL, **config}}
+    if added:
+        files["added_tokens.json"] = added
+    if layout == "vocab.txt":
+        files["vocab.txt"] = "".join(f"{entry}\n" for entry in ENTRIES)
+    else:
+        normalizer = wordpiece.bert_normalizer(lowercase=True, compose=False)
+        files["tokenizer.json"] = wordpiece.define(WORDPIECE, None, SPECIAL, (), normalizer)
+    check(tmp_path, "bert", files)
+
+
+def test_byte_bpe(tmp_path: Path) -> None:
+    vocab = {entry: index for index, entry in enumerate(BYTE_ENTRIES)}
+    config = {"tokenizer_class": "RobertaTokenizer", "mask_token": {**MASK, "content": "<mask>"}}
+    added = {"<e1>": len(vocab), "[E2]": len(vocab) + 1}
+    files = {"vocab.json": vocab, "merges.txt": "#version: 0.2\na b\n", "added_tokens.json": added}
+    check(tmp_path, "roberta", {**files, "tokenizer_config.json": config})
+
+
+def test_gpt1_with_special_tokens_after_its_vocabulary(tmp_path: Path) -> None:
+    vocab = {entry: index for index, entry in enumerate(GPT1_ENTRIES)}
+    added = {entry: len(vocab) + place for place, entry in enumerate([*GPT1_ROLES.values(), "<e1>"])}
+    files = {"vocab.json": vocab, "merges.txt": "#version: 0.2\na b</w>\n", "added_tokens.json": added}
+    check(tmp_path, "openai-gpt", {**files, "special_tokens_map.json": {"unk_token": "<unk>", **GPT1_ROLES}})
