@@ -33,6 +33,7 @@ from unmask.io.paths import (
     as_path,
     holds_model,
     is_onnx,
+    refuse_other_layouts,
     refuse_set_aside,
     where_samples_are,
 )
@@ -75,6 +76,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     if not path.exists():
         refuse_set_aside(path, InputError)
         raise InputError(f"{path}: no such file or directory{where_samples_are(path)}")
+    refuse_other_layouts(path)
     for kind, (is_one, describe_one) in KINDS.items():
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}
@@ -86,9 +88,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 def format_description(description: Mapping[str, Any]) -> str:
     """A description for people: one line per fact, nested ones indented."""
-    lines = [f"{description['path']}: {_title(description)}"]
-    lines += _lines({name: value for name, value in description.items() if name not in ("kind", "path")}, "  ")
-    return "\n".join(lines)
+    facts = {name: value for name, value in description.items() if name not in ("kind", "path")}
+    return "\n".join([f"{description['path']}: {_title(description)}", *_lines(facts, "  ")])
 
 
 def _title(description: Mapping[str, Any]) -> str:
@@ -148,7 +149,6 @@ def _describe_store(path: Path) -> dict[str, Any]:
     changed = {what: {name: amount["count"] for name, amount in text[what].items()} for what in ("dropped", "removed")}
     changed["skipped"] = text["skipped"]
     changed["left_out"] = {"documents_without_tokens": manifest["documents_without_tokens"]}
-    sources = manifest["sources"]
     return {
         "complete": True,
         **store.figures(),
@@ -157,7 +157,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
         "sentences_by": manifest["sentences_by"],
         **({"mixture": manifest["mixture"]} if "mixture" in manifest else {}),
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
-        "sources": sources,
+        "sources": manifest["sources"],
     }
 
 

@@ -160,6 +160,10 @@ def test_refused(tmp_path: Path) -> None:
         describe(tmp_path / "absent")
     with pytest.raises(InputError, match=r"neither a store .* nor a recipe"):
         describe(tmp_path)
+    (tmp_path / "tokenizer.json").touch()
+    (tmp_path / "adapter_config.json").touch()
+    with pytest.raises(ModelError, match="holds a LoRA adapter and not the model that it changes: merge the two"):
+        describe(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b'{"a"')
     with pytest.raises(ModelError, match="cut short or damaged"):

@@ -39,6 +39,8 @@ ONNX = "model.onnx"
 """In the directory of an exported model, in place of weights."""
 CERTIFICATE = "certificate.json"
 """In the directory of an exported model: what it answers beside the model that it was made from."""
+ADAPTER = "adapter_config.json"
+"""In the directory of an adapter that PEFT saved."""
 CONFIGS = ("config.json", "bert_config.json")
 """Every model directory has one of these: that of the Hugging Face layout, or that of Google's releases."""
 
@@ -112,6 +114,22 @@ def where_samples_are(path: Path) -> str:
     return ""
 
 
+def refuse_other_layouts(path: Path) -> None:
+    """Raises ModelError for a directory without `config.json` that holds a model in another layout."""
+    if holds_model(path):
+        return
+    if (path / ADAPTER).is_file():
+        raise ModelError(
+            f"{path} holds a LoRA adapter and not the model that it changes: merge the two with peft, by "
+            "model.merge_and_unload(), and name the directory where save_pretrained put the result"
+        )
+    if found := sorted(path.glob("*.gguf")):
+        raise ModelError(
+            f"{found[0]} is GGUF, which is not read: expected the model that it was made from, in the Hugging Face "
+            "layout"
+        )
+
+
 def model_directory(path: str | Path) -> Path:
     """The model directory that `path` names: itself, or `model/` inside it if it is a run's directory.
 
@@ -137,6 +155,7 @@ def model_directory(path: str | Path) -> Path:
             hint = f"; a model of the Hugging Face Hub is not fetched, but `hf download {full} --local-dir DIR` does so"
         hint = where_samples_are(path) or hint
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
+    refuse_other_layouts(path)
     expected = "a model's directory, or a run's"
     if path.parent.name == CHECKPOINTS and path.name.startswith("step-"):
         run = path.parent.parent

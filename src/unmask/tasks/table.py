@@ -66,6 +66,11 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
             kept.pop("unanswerable", None)
             kept.pop("null_threshold", None)
     if loaded.problem_type == "multi_label_classification":
+        if len(loaded.labels or ()) == 1:
+            raise ModelError(
+                "config.json: problem_type is multi_label_classification, and id2label has one label: expected two or "
+                "more; without problem_type, the value of the one label is read as a number"
+            )
         kept["multi_label"] = True
     try:
         if kind_of(kept["name"]) in FIELDS_OF_KINDS["labels"]:

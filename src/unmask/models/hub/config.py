@@ -155,7 +155,8 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
         )
     for key, (supported, meaning) in {**REFUSED, **its.refused}.items():
         is_said_by_class = key == "is_decoder" and (causal or family.left_to_right)
-        if is_said_by_class or key in family.keys.values():
+        has_no_effect = key == "tie_word_embeddings" and not {"masked_lm_head", "causal_lm"} & its.parts
+        if is_said_by_class or has_no_effect or key in family.keys.values():
             continue
         if config.get(key, supported) != supported:
             raise ModelError(f"{path}: {key} is {config[key]!r}; expected {supported!r}: only {meaning} loads here")
@@ -195,7 +196,7 @@ def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     `transformers`. Raises ModelError if `id2label` does not name a label of its own for each of 0, 1 ..."""
     number = config.get("num_labels", 2)
     unnamed = {str(place): f"LABEL_{place}" for place in range(number if isinstance(number, int) else 2)}
-    named = config.get("id2label", unnamed)
+    named = unnamed if config.get("id2label") is None else config["id2label"]
     if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise ModelError(f'{path}: id2label is {named!r}; expected a label for each of "0", "1" ...')
     labels = tuple(str(named[str(place)]) for place in range(len(named)))

@@ -256,9 +256,15 @@ def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
         load_model(tmp_path / "model", FINE_TUNED)
 
 
+def test_the_decoder_is_of_no_concern_to_a_class_without_one(classifier: Path) -> None:
+    edit_config(classifier, tie_word_embeddings=False)
+    assert load_model(classifier, FINE_TUNED).head is not None
+
+
 def test_labels_are_in_the_order_of_their_numbers() -> None:
     named = {str(number): f"topic {number}" for number in range(12)}
     assert labels_of(Path("config.json"), {"id2label": named}) == tuple(named.values())
+    assert labels_of(Path("config.json"), {"id2label": None, "num_labels": 3}) == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
 def test_a_directory_without_the_wanted_head_is_refused(classifier: Path) -> None:
@@ -294,6 +300,12 @@ def test_missing_files_are_reported(pretrained: Path, tmp_path: Path) -> None:
     (pretrained / "model.safetensors").unlink()
     (pretrained / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no model here \(no config\.json\)"):
+        load_model(pretrained)
+    (pretrained / "model.gguf").touch()
+    with pytest.raises(ModelError, match=r"model\.gguf is GGUF, which is not read: expected the model that"):
+        load_model(pretrained)
+    (pretrained / "adapter_config.json").touch()
+    with pytest.raises(ModelError, match=r"holds a LoRA adapter and not the model .*merge_and_unload\(\)"):
         load_model(pretrained)
     (pretrained / "ensemble.json").touch()
     with pytest.raises(ModelError, match=r"is an ensemble: name one of its members, which `unmask info .*` lists"):
