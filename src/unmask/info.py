@@ -76,10 +76,10 @@ def describe(path: str | Path) -> dict[str, Any]:
     if not path.exists():
         refuse_set_aside(path, InputError)
         raise InputError(f"{path}: no such file or directory{where_samples_are(path)}")
-    refuse_other_layouts(path)
     for kind, (is_one, describe_one) in KINDS.items():
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}
+    refuse_other_layouts(path)
     raise InputError(
         f"{path}: neither a store (manifest.json), a model ({' or '.join(CONFIGS)}), a run (recipe.yaml), a search "
         f"({SUMMARY}), an ensemble ({ENSEMBLE}), a tokenizer (tokenizer.json or vocab.txt) nor a recipe (.yaml)"
@@ -242,6 +242,7 @@ FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 def _describe_tokenizer(path: Path) -> dict[str, Any]:
+    refuse_other_layouts(path)  # an adapter has one beside it
     tokenizer = open_tokenizer(path)
     description: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
@@ -253,10 +254,8 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
         "fingerprint": tokenizer.fingerprint(),
     }
     if (path / TRAINING_REPORT).is_file():
-        training = read_object(path / TRAINING_REPORT)
-        description["trained_with"] = {
-            key: training[key] for key in ("settings", "seed", "sources", "libraries") if key in training
-        }
+        training, keys = read_object(path / TRAINING_REPORT), ("settings", "seed", "sources", "libraries")
+        description["trained_with"] = {key: training[key] for key in keys if key in training}
     return description
 
 

@@ -164,6 +164,9 @@ def test_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").touch()
     with pytest.raises(ModelError, match="holds a LoRA adapter and not the model that it changes: merge the two"):
         describe(tmp_path)
+    (tmp_path / "ensemble.json").write_text('{"members": ["a"]}')
+    assert describe(tmp_path)["kind"] == "ensemble", "whatever lies beside it"
+    (tmp_path / "ensemble.json").unlink()
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b'{"a"')
     with pytest.raises(ModelError, match="cut short or damaged"):

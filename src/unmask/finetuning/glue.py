@@ -10,7 +10,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.glue.average import average_runs
 from unmask.inference.glue.runs import runs_by_task
 from unmask.inference.glue.submission import TABLES, folders_of
-from unmask.io.paths import MODEL, RECIPE, RESULTS, SUMMARY
+from unmask.io.paths import MODEL, RECIPE, RESULTS, SUMMARY, model_in
 from unmask.io.progress import listed
 from unmask.recipe.loading import load_finetune_recipe, read_recipe
 from unmask.recipe.tree import FinetuneRecipe
@@ -68,12 +68,17 @@ def finished_beside(out: Path, words: Mapping[str, Sequence[str]]) -> list[Path]
     for run in runs:
         recipe = read_recipe(run / RECIPE)
         assert isinstance(recipe, FinetuneRecipe), "it has figures on dev"
-        if set(map(Path, models)) != set(map(Path, recipe.checkpoints)):
+        if set(map(_place, models)) != set(map(_place, recipe.checkpoints)):
             raise SettingsError(
                 f"{run} is there, of {listed(recipe.checkpoints, 3)}, and {task} would be of {listed(models, 3)}: an "
                 "average is of one model: choose another --out"
             )
     return runs
+
+
+def _place(model: str) -> Path:
+    """The same for a run and its model, however they are written."""
+    return model_in(Path(model)).resolve()
 
 
 def _is_finished(run: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from unmask.config import Overrides, build_settings, merge, nearest, parse_overrides, read_settings_file
 from unmask.errors import SettingsError
 from unmask.io.reading import split_suffixes
-from unmask.io.tables import ROW_SUFFIXES
+from unmask.io.tables import LINE_FORMATS
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.recipe.names import find_recipe
 from unmask.recipe.tree import CorpusOptions, FinetuneRecipe, PretrainRecipe, TokenizerOptions
@@ -104,7 +104,7 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
     Raises:
         SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
     """
-    if "=" not in name and split_suffixes(Path(name))[0] in (*ROW_SUFFIXES, ".txt", ".md", ".xml"):
+    if "=" not in name and split_suffixes(Path(name))[0] in (*LINE_FORMATS, ".parquet", ".txt", ".md", ".xml"):
         usual = "finetune/classification init_from=MODEL data.train"
         words = usual if cls is FinetuneRecipe else "pretrain/bert_tiny corpus"
         raise SettingsError(

@@ -1,4 +1,5 @@
-"""Tokens that a directory names beside its vocabulary: `added_tokens.json`, and keys of `tokenizer_config.json`.
+"""Tokens named beside a `vocab.txt`, or a vocabulary with merges: `added_tokens.json`, and keys of
+`tokenizer_config.json`.
 
 They are looked for in a text before all other steps, with the flags of a `tokenizer.json`: `special` ones are skipped
 in decoding, `normalized` ones are looked for after the normaliser, `lstrip` and `rstrip` absorb the white space beside
@@ -29,28 +30,22 @@ def as_texts(config: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def tokens_beside(
-    path: Path,
-    config: Mapping[str, Any],
-    roles: Collection[str],
-    vocab: Mapping[str, int],
-    known: Mapping[str, Definition],
+    path: Path, config: Mapping[str, Any], roles: Collection[str], vocab: Mapping[str, int]
 ) -> dict[str, Definition]:
-    """All added tokens by content, as in a `tokenizer.json`: those known, and those named beside it, with the ids and
-    flags that `transformers` gives them.
+    """The tokens by content, with the ids and flags that `transformers` gives them, as in a `tokenizer.json`, which has
+    all of its own.
 
     Args:
         path: of the vocabulary.
         config: `special_tokens_map.json`, and over it `tokenizer_config.json`.
         roles: keys of special tokens with a role, of which those with flags are read.
         vocab: entry -> id, without added tokens.
-        known: those of `tokenizer.json`.
 
     Raises:
         ModelError: a token is not laid out as `transformers` writes it, or its id is neither that of the vocabulary
             nor the next one after it.
     """
     where, named = path.with_name("tokenizer_config.json"), config.get(BY_ID)
-    replaces = named is not None
     try:
         extra = config.get(EXTRA[0]) or config.get(EXTRA[1]) or []
         extra = list(extra.values() if isinstance(extra, dict) else extra)
@@ -67,7 +62,7 @@ def tokens_beside(
             f"{where}: its added tokens are not laid out as transformers writes them ({error!r}): correct them, or "
             "get the file again"
         ) from error
-    tokens = dict(known)
+    tokens: dict[str, Definition] = {}
     for index, token in (*numbered, *others):
         content = token["content"]
         after = max(len(vocab), *(each["id"] + 1 for each in tokens.values()), 0)
@@ -77,8 +72,7 @@ def tokens_beside(
                 f"{where}: the added token {content!r} has the id {index}; expected {expected}, as in {path.name} or "
                 "the next one after it: correct the id, or the vocabulary"
             )
-        if content not in tokens or (replaces and index is not None):
-            tokens[content] = {"id": expected, **token}
+        tokens.setdefault(content, {"id": expected, **token})
     return tokens
 
 

@@ -177,11 +177,6 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     path = directory / "tokenizer.json"
     definition = _as_configured(_read_json(path), config)
     facts = read_facts(definition, path)
-    known = {token["content"]: token for token in definition.get("added_tokens") or []}
-    added = tokens_beside(path, config, _ROLES, definition["model"]["vocab"], known)
-    if added != known:
-        definition = {**definition, "added_tokens": _in_order_of_ids(added)}
-        facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
     special_tokens = _special_tokens(path, entries, config, usual)
@@ -307,7 +302,7 @@ def _with_added(
     path: Path, config: Mapping[str, Any], vocab: dict[str, int]
 ) -> tuple[dict[str, int], dict[str, Definition]]:
     """All entries, those that are named beside the vocabulary too, and these."""
-    added = tokens_beside(path, config, _ROLES, vocab, {})
+    added = tokens_beside(path, config, _ROLES, vocab)
     return vocab | {entry: token["id"] for entry, token in added.items()}, added
 
 
@@ -315,11 +310,7 @@ def _built(definition: Definition, vocab: dict[str, int], added: Mapping[str, De
     """A definition made from all entries, with the added ones beside the vocabulary."""
     tokens = {**{token["content"]: token for token in definition["added_tokens"]}, **added}
     model = {**definition["model"], "vocab": vocab}
-    return {**definition, "model": model, "added_tokens": _in_order_of_ids(tokens)}
-
-
-def _in_order_of_ids(tokens: Mapping[str, Definition]) -> list[Definition]:
-    return sorted(tokens.values(), key=lambda token: token["id"])
+    return {**definition, "model": model, "added_tokens": sorted(tokens.values(), key=lambda token: token["id"])}
 
 
 def _special_tokens(

@@ -35,6 +35,8 @@ def test_tasks_one_after_another_and_again(place: Path, unmask: Command) -> None
     assert unmask(*words, "--resume").output == finished.output
     Path("runs/stsb").mkdir()  # it is not finished, and has no figures
     assert unmask(*words[:-1], "rte", "--resume").output == finished.output, "wnli is there"
+    from_here = [word.replace("=bert", f"={Path.cwd()}/bert") for word in words[:-1]]
+    assert unmask(*from_here, "rte", "--overwrite").output == finished.output, "the same model"
     before = Path("runs/rte/results.json").read_bytes()
     again = [*words[:-1], "rte", "--overwrite"]
     other = [word.replace("=bert", "=other") for word in again]

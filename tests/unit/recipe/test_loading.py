@@ -73,8 +73,9 @@ def test_a_recipe_that_is_forgotten_or_misspelt_is_no_text(name: str) -> None:
 
 
 def test_a_recipe_may_have_any_other_suffix(tmp_path: Path) -> None:
-    (tmp_path / "mine.v2").write_text("base: pretrain/bert_tiny\ncorpus: a.txt\n")
-    assert load_pretrain_recipe(str(tmp_path / "mine.v2")).corpus == ["a.txt"]
+    for name in ("mine.v2", "mine.json"):
+        (tmp_path / name).write_text('{"base": "pretrain/bert_tiny", "corpus": "a.txt"}')
+        assert load_pretrain_recipe(str(tmp_path / name)).corpus == ["a.txt"]
 
 
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression", "qa", "choice", "tagging"])

@@ -95,7 +95,7 @@ def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: obj
     if num_entries > sizes.vocab_size:
         raise ModelError(
             f"{where}: the tokenizer has {num_entries:,} entries and the model {sizes.vocab_size:,}: put the tokenizer "
-            "that the model was trained with beside it"
+            "that the model was trained with beside it, without tokens that were added since"
         )
     if sizes.family.positions_after_padding and pad_id not in (None, sizes.pad_token_id):
         logger.warning(
