@@ -105,9 +105,10 @@ def holds_model(path: Path) -> bool:
 
 def where_samples_are(path: Path) -> str:
     """The end of a message about a path that is not there, if it would be one of the samples; else nothing."""
-    if path.parts[-3:-1] == ("samples", "models") and path.parent.is_dir():
+    if path.parts[-3:-1] == ("samples", "models"):
         there = sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}"))
-        return f"; the sample encoders are {' and '.join(there)}"
+        if there:
+            return f"; the sample encoders are {' and '.join(there)}"
     found = re.match("((?:.*/)?samples)/(models|pairs|tasks|text)/", path.as_posix())
     if found and not os.path.exists(found[1]):
         return "; the samples are in the project's repository and not in an installation: run this there"

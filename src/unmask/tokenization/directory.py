@@ -213,6 +213,7 @@ _CLASS_DEFAULTS = {
     "tokenize_chinese_chars": True,
     "add_prefix_space": False,
 }
+"""What a class of `transformers` takes for a key that `tokenizer_config.json` leaves out."""
 
 
 def _as_configured(definition: Definition, config: Mapping[str, Any]) -> Definition:

@@ -38,7 +38,9 @@ def test_a_full_disk_keeps_the_earlier_checkpoint_and_the_run_can_go_on(
         patch.setattr(files, "save_file", fill_up)
         finished = unmask("pretrain", recipe, *overrides, "--out", run, "--workers=1")
     assert finished.code == 2
-    assert "error: the disk is full while writing" in finished.errors.splitlines()[-1]
+    last = finished.errors.splitlines()[-1]
+    assert "error: the disk is full while writing" in last
+    assert last.endswith("; then the same command with --resume continues")
     assert "the disk is full" in (run / "log.txt").read_text()
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
     pretrain(*words, out=run, resume=True)

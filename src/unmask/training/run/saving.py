@@ -10,6 +10,7 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
+from unmask.errors import OutputError
 from unmask.io.writing import UNFINISHED, describe_file, remove, write_json, writing_directory
 from unmask.models.hub.files import write_tensors
 from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, state_digest, step_of
@@ -63,7 +64,10 @@ class CheckpointWriter:
         """Waits until everything is written. Raises OutputError where it could not be."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing.result()
+            try:
+                writing.result()
+            except OutputError as error:
+                raise OutputError(f"{error}; then the same command with --resume continues") from error
 
 
 def write_checkpoint(
