@@ -175,7 +175,7 @@ def _check_class(directory: Path, name: str, kind: str, config: Mapping[str, Any
 
 def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
     path = directory / "tokenizer.json"
-    definition = _as_configured(_read_json(path), config)
+    definition, unstated = _as_configured(_read_json(path), config)
     facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
@@ -183,9 +183,9 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     files = {name: _read_kept(directory, name) for name in KEPT_FILES if (directory / name).is_file()}
     if definition != json.loads(files["tokenizer.json"]):
         files["tokenizer.json"] = json_bytes(definition)
-    if unsaid := _unsaid(definition, config):
-        files[CONFIG] = json_bytes(_read_json(directory / CONFIG) | unsaid)
-        for key, value in unsaid.items():
+    if unstated:
+        files[CONFIG] = json_bytes(_read_json(directory / CONFIG) | unstated)
+        for key, value in unstated.items():
             logger.warning(
                 "%s has no %s: it is %s here, as tokenizer.json has it, and %s in transformers; state it there",
                 *(directory / CONFIG, key, json.dumps(value), json.dumps(_CLASS_DEFAULTS[key])),
@@ -200,47 +200,38 @@ def _read_kept(directory: Path, name: str) -> bytes:
     return path.read_bytes()
 
 
-_NORMALIZER_KEYS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
+_BERT_NORMALIZER = (
+    "normalizer",
+    "BertNormalizer",
+    {"do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"},
+)
+_BUILT_ANEW: dict[str, tuple[str, str, dict[str, str]]] = {
+    "BertTokenizer": _BERT_NORMALIZER,
+    "ElectraTokenizer": _BERT_NORMALIZER,
+    "RobertaTokenizer": ("pre_tokenizer", "ByteLevel", {"add_prefix_space": "add_prefix_space"}),
 }
-
-
+"""By class of `transformers`: the step that it builds anew from `tokenizer_config.json`, its type in `tokenizer.json`,
+and what each key is called there."""
 _CLASS_DEFAULTS = {
     "do_lower_case": True,
     "strip_accents": None,
     "tokenize_chinese_chars": True,
     "add_prefix_space": False,
 }
-"""What a class of `transformers` takes for a key that `tokenizer_config.json` leaves out."""
+"""What such a class takes for a key that `tokenizer_config.json` leaves out."""
 
 
-def _as_configured(definition: Definition, config: Mapping[str, Any]) -> Definition:
-    """What `tokenizer.json` says as `transformers` reads it: keys in `tokenizer_config.json` come first, where that
-    names a class that has them."""
-    name = class_in(config) or "BertTokenizer"
-    normalizer, splitter = (definition.get(step) or {} for step in ("normalizer", "pre_tokenizer"))
-    if name in ("BertTokenizer", "ElectraTokenizer") and normalizer.get("type") == "BertNormalizer":
-        said = {its: config[key] for key, its in _NORMALIZER_KEYS.items() if isinstance(config.get(key), bool)}
-        return {**definition, "normalizer": {**normalizer, **said}}
-    space = config.get("add_prefix_space")
-    if name == "RobertaTokenizer" and splitter.get("type") == "ByteLevel" and isinstance(space, bool):
-        return {**definition, "pre_tokenizer": {**splitter, "add_prefix_space": space}}
-    return definition
-
-
-def _unsaid(definition: Definition, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What `tokenizer.json` says and `tokenizer_config.json` does not, where `transformers` then takes the default of
-    the class that it builds anew."""
-    name = class_in(config) or "BertTokenizer"
-    normalizer, splitter = (definition.get(step) or {} for step in ("normalizer", "pre_tokenizer"))
-    said: dict[str, Any] = {}
-    if name in ("BertTokenizer", "ElectraTokenizer") and normalizer.get("type") == "BertNormalizer":
-        said = {key: normalizer[its] for key, its in _NORMALIZER_KEYS.items() if its in normalizer}
-    elif name == "RobertaTokenizer" and splitter.get("type") == "ByteLevel" and "add_prefix_space" in splitter:
-        said = {"add_prefix_space": splitter["add_prefix_space"]}
-    return {key: value for key, value in said.items() if key not in config and value != _CLASS_DEFAULTS[key]}
+def _as_configured(definition: Definition, config: Mapping[str, Any]) -> tuple[Definition, dict[str, Any]]:
+    """What `tokenizer.json` says as `transformers` reads it, keys in `tokenizer_config.json` first; and the keys left
+    out there for which `transformers` takes another value than `tokenizer.json` has."""
+    step, kind, names = _BUILT_ANEW.get(class_in(config) or "BertTokenizer", ("", "", {}))
+    saved = definition.get(step) or {}
+    if saved.get("type") != kind:
+        return definition, {}
+    stated = {name: config[key] for key, name in names.items() if isinstance(config.get(key), bool)}
+    left_out = {key: saved[name] for key, name in names.items() if key not in config and name in saved}
+    unstated = {key: value for key, value in left_out.items() if value != _CLASS_DEFAULTS[key]}
+    return {**definition, step: {**saved, **stated}}, unstated
 
 
 def _usual_roles(facts: Facts) -> dict[str, str]:
