@@ -76,13 +76,7 @@ def score_paradigms(scorer: SentenceScorer, paradigms: Sequence[Paradigm]) -> Pa
 
 
 def evaluate_checkpoints(
-    run: str | Path,
-    pairs: str | DataPath,
-    *,
-    pll: PllMode = "original",
-    discriminator: bool = False,
-    device: str = "auto",
-    precision: str = "fp32",
+    run: str | Path, pairs: str | DataPath, *, pll: PllMode, discriminator: bool, device: str, precision: str
 ) -> list[dict[str, Any]]:
     """`evaluate_pairs` of the model that each checkpoint of a pre-training run holds, in their order, with its `step`.
 

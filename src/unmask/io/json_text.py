@@ -186,7 +186,7 @@ def no_object(value: Any) -> str:
     return f'expected a JSON object, such as {{"text": "..."}}; found {shown(value)}'
 
 
-def check_size(path: Path, error: type[UserError] = InputError) -> None:
+def check_size(path: Path, error: type[UserError]) -> None:
     """Raises `error` if a file that is to be read whole has over `MOST_BYTES`, or is a device, a pipe or a socket."""
     refuse_special(path, error)
     if (size := path.stat().st_size) > MOST_BYTES:

@@ -184,7 +184,7 @@ class MaskedLMModule(ObjectiveModule):
     def __init__(
         self,
         encoder: Encoder,
-        parts: Sequence[SecondObjective] = (),
+        parts: Sequence[SecondObjective],
         z_loss: float = 0.0,
         *,
         has_left_to_right: bool = False,

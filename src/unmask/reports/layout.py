@@ -16,7 +16,7 @@ from markupsafe import Markup
 from unmask.io.writing import write_text
 
 
-def write_page(path: Path, template: str, overwrite: bool = True, **values: object) -> None:
+def write_page(path: Path, template: str, overwrite: bool, **values: object) -> None:
     """Renders a template into a file, as `unmask.io.writing.writing` does.
 
     Raises:

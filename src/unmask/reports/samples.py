@@ -18,6 +18,8 @@ from unmask.tokenization.opening import Tokenizer
 Token = dict[str, Any]
 """A token as `unmask.reports.sample_rows` describes it."""
 
+_NUM_SHOWN = 8
+
 
 def show_entry(tokenizer: Tokenizer, index: int) -> str:
     """An entry of the vocabulary for people.
@@ -67,19 +69,18 @@ def _with_signs(text: str) -> str:
 
 
 @torch.no_grad()
-def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer, most: int = 8) -> list[dict[str, Any]]:
-    """The content of `samples.json`; nothing if the module has nothing to show of single sequences.
+def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The content of `samples.json`: the first sequences of a batch; nothing if the module has nothing to show of them.
 
     Args:
         module: on the batch's device.
         batch: prepared by the objective.
-        most: how many sequences, from the first of the batch.
 
     Returns:
         See `unmask.reports.sample_rows`.
     """
     module.eval()
-    most = min(most, batch.num_sequences)
+    most = min(_NUM_SHOWN, batch.num_sequences)
     predicted = module.predictions(batch, most, partial(show_entry, tokenizer))
     if predicted is None:
         return []

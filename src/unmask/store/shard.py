@@ -54,7 +54,7 @@ class Shard:
     """
 
     def __init__(
-        self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str = "tokens"
+        self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str
     ) -> None:
         self._directory = directory
         self._number = number

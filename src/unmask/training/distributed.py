@@ -263,7 +263,7 @@ class Ranks:
                 for tensor in tensors:
                     dist.broadcast(tensor, 0, group=self.group)
 
-    def copy_directory(self, directory: Path, *, is_here: bool = False) -> None:
+    def copy_directory(self, directory: Path, *, is_here: bool) -> None:
         """Copies the files of a directory of the first process.
 
         Args:

@@ -17,7 +17,7 @@ from torch import nn
 from unmask.batch import IGNORE_INDEX, Batch, StepBatches
 from unmask.chance import uniform
 from unmask.models.trained import TrainedModule
-from unmask.training.distributed import ALONE, Ranks
+from unmask.training.distributed import Ranks
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PreparedStep:
 class PreparedSteps(Iterator[PreparedStep]):
     """Prepares steps one after another; the next may be made ahead of time."""
 
-    def __init__(self, steps: Iterable[StepBatches[Any]], learner: Learner, ranks: Ranks = ALONE) -> None:
+    def __init__(self, steps: Iterable[StepBatches[Any]], learner: Learner, ranks: Ranks) -> None:
         self._steps = iter(steps)
         self._learner = learner
         self._ranks = ranks

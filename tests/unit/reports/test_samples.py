@@ -69,14 +69,14 @@ def words_of(sample: dict[str, Any]) -> str:
 def test_a_masked_lm(tokenizers: dict[str, TextTokenizer], kind: str) -> None:
     tokenizer = tokenizers[kind]
     objective, module = masked(tokenizer, sentence_objective="none")
-    batch = objective.prepare(batch_of(tokenizer, *[TEXT] * 3))
+    batch = objective.prepare(batch_of(tokenizer, *[TEXT] * 9))
     with torch.no_grad():
         module.masked_lm_head.bias[tokenizer.encode_batch(["the"])[0][0]] = 50.0  # it always says the same
-    samples = samples_of(module, batch, tokenizer, most=2)
-    assert [sample["title"] for sample in samples] == ["held-out sequence 1", "held-out sequence 2"]
-    assert [words_of(sample) for sample in samples] == [TEXT] * 2
+    samples = samples_of(module, batch, tokenizer)
+    assert [sample["title"] for sample in samples] == [f"held-out sequence {number}" for number in range(1, 9)]
+    assert [words_of(sample) for sample in samples] == [TEXT] * 8
     targets = [token for sample in samples for token in sample["text"] if token["kind"] == "masked"]
-    assert len(targets) == int((batch.columns["labels"][: batch.bounds[2]] != -100).sum()) > 0
+    assert len(targets) == int((batch.columns["labels"][: batch.bounds[8]] != -100).sum()) > 0
     assert {token["prediction"] for token in targets} == {"the"}
     assert all(token["probability"] > 0.99 for token in targets)
     assert all(token["correct"] == (token["label"] == "the") for token in targets)

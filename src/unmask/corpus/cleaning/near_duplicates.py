@@ -52,7 +52,7 @@ def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[
         yield draft
 
 
-def estimate_memory(num_documents: int, threshold: float = 0.8) -> int:
+def estimate_memory(num_documents: int, threshold: float) -> int:
     """Most bytes of memory that this many documents take.
 
     Memory measured with `rensa` 0.5 on up to 400,000 documents, just after its tables have grown, is 70 to 100 % of

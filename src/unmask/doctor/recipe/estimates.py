@@ -117,7 +117,7 @@ def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Mem
 
 
 def measure_kept_bytes(
-    sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute, recompute: bool = False
+    sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute, recompute: bool
 ) -> int:
     """Bytes that a forward pass over a batch keeps for the backward pass.
 

@@ -14,7 +14,7 @@ from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import in_sets
 from unmask.inference.inputs import read_inputs, refusing_header
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
-from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
+from unmask.inference.task_options import Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.tasks.base import ExampleCounts
@@ -25,12 +25,7 @@ _MOST_TEXTS = 256
 
 
 def score_texts(
-    model: str | Path | LanguageModel,
-    data: str | DataPath,
-    *,
-    columns: Columns = NOTHING_SAID,
-    device: str = "auto",
-    precision: str = "fp32",
+    model: str | Path | LanguageModel, data: str | DataPath, *, columns: Columns, device: str, precision: str
 ) -> Iterator[dict[str, Any]]:
     """The log-probability of each text of a file, in their order; a text that is too long loses its beginning.
 

@@ -36,7 +36,7 @@ class BiLstm(nn.Module):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int = HIDDEN_SIZE, num_layers: int = NUM_LAYERS, dropout_prob: float = 0.0
+        self, input_size: int, hidden_size: int, num_layers: int = NUM_LAYERS, dropout_prob: float = 0.0
     ) -> None:
         super().__init__()
         # One module a layer: cuDNN's own dropout between layers keeps a state that no checkpoint holds.

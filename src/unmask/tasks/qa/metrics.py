@@ -275,8 +275,8 @@ def score_official(
     examples: Iterable[QaExample],
     data: DataPath,
     predictions: Path,
-    na_probs: Path | None = None,
-    na_threshold: float = 1.0,
+    na_probs: Path | None,
+    na_threshold: float,
 ) -> None:
     """Scores a file of answers as the official scorers do.
 

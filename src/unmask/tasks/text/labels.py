@@ -223,7 +223,7 @@ def _check_values(first_lines: Mapping[str, str]) -> None:
             )
 
 
-def _check_combined(first_lines: Mapping[str, str], separator: str | None = None) -> None:
+def _check_combined(first_lines: Mapping[str, str], separator: str | None) -> None:
     """Refuses labels that look like several in one cell.
 
     Args:
