@@ -121,12 +121,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     config = read_any_config(directory)
     run = directory.parent
     task = config.get("unmask_task", {}).get("name")
-    recipe = read_recipe(run / RECIPE) if directory.name == MODEL and (run / RECIPE).is_file() else None
-    made_here = recipe is not None and isinstance(recipe, FinetuneRecipe) == (task is not None)
-    if not made_here:
-        recipe = None
-    if recipe is None and (directory / RECIPE).is_file():
-        recipe = read_recipe(directory / RECIPE)
+    recipe, made_here = _recipe_of(directory, is_tuned=task is not None)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None
     content = _content(run, best) if made_here else {}
@@ -191,6 +186,15 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             stated=stated,
         )
     )
+
+
+def _recipe_of(directory: Path, is_tuned: bool) -> tuple[PretrainRecipe | FinetuneRecipe | None, bool]:
+    """The recipe that made a model, and whether the run that the directory lies in did."""
+    if directory.name == MODEL and (directory.parent / RECIPE).is_file():
+        recipe = read_recipe(directory.parent / RECIPE)
+        if isinstance(recipe, FinetuneRecipe) == is_tuned:
+            return recipe, True
+    return read_recipe(directory / RECIPE) if (directory / RECIPE).is_file() else None, False
 
 
 def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:

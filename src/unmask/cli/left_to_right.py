@@ -111,21 +111,14 @@ def score_command(
     """Answer a task without fine-tuning, by what a left-to-right model finds likelier: one JSON object a line. With
     --json the figures on labelled examples instead, as `evaluate --json`. With --method acceptability and neither
     --threshold nor --dev: the log-probability of each text, which needs no labels."""
-    from unmask.errors import SettingsError
     from unmask.inference.answer_lines import write_json_lines
     from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns
-    from unmask.io.writing import refuse_existing, refuse_inputs_inside
+    from unmask.io.writing import refuse_inputs_inside
     from unmask.recipe.loading import read_columns
 
-    refuse_overwrite_alone(out, overwrite)
-    if out is not None:
-        if as_json:
-            raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
-        if out.suffix != ".jsonl":
-            raise SettingsError(f"--out {out}: expected a name that ends in .jsonl: one JSON object a line is written")
-        refuse_existing(out, overwrite)
+    _check_out(out, overwrite, as_json)
     named, written = read_columns(columns or []), (encoding, separator, header, quoted)
     files = given_files(data, *written)
     dev_files = None if dev is None else given_files(dev, *written)
@@ -158,6 +151,20 @@ def score_command(
         else:
             write_json_lines(out, lines, overwrite)
             print(out)
+
+
+def _check_out(out: Path | None, overwrite: bool, as_json: bool) -> None:
+    from unmask.errors import SettingsError
+    from unmask.io.writing import refuse_existing
+
+    refuse_overwrite_alone(out, overwrite)
+    if out is None:
+        return
+    if as_json:
+        raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
+    if out.suffix != ".jsonl":
+        raise SettingsError(f"--out {out}: expected a name that ends in .jsonl: one JSON object a line is written")
+    refuse_existing(out, overwrite)
 
 
 def read_words(given: list[str]) -> dict[str, str]:

@@ -116,13 +116,7 @@ def export(
         result = compared_with(place)
         if format == "onnx":
             _refuse_another_graph(result, directory)
-        if not result["loss"] <= max_loss:
-            metric = result["metric"]
-            raise SettingsError(
-                f"{metric} on {check} is {result['metrics']['after'][metric]:.4g} after exporting and "
-                f"{result['metrics']['before'][metric]:.4g} before: worse by {result['loss']:.3g}, over --max-loss "
-                f"{max_loss:g}; nothing is written: take another --format, or allow more"
-            )
+        _refuse_worse_answers(result, check, max_loss)
         certificate = {
             "format": format,
             "opset": _opset_of(place / ONNX),
@@ -222,6 +216,16 @@ def _refuse_another_graph(result: dict[str, Any], directory: Path) -> None:
                 "the graph computes something else; nothing is written: use the model itself, and report it; a new "
                 "setting of an encoder has to be written into exporting/graph.py too"
             )
+
+
+def _refuse_worse_answers(result: dict[str, Any], check: str | DataPath, max_loss: float) -> None:
+    if not result["loss"] <= max_loss:
+        metric = result["metric"]
+        raise SettingsError(
+            f"{metric} on {check} is {result['metrics']['after'][metric]:.4g} after exporting and "
+            f"{result['metrics']['before'][metric]:.4g} before: worse by {result['loss']:.3g}, over --max-loss "
+            f"{max_loss:g}; nothing is written: take another --format, or allow more"
+        )
 
 
 def _opset_of(path: Path) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import as_settings
-from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
@@ -77,27 +77,9 @@ def train_tokenizer(
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
     total = sum(sizes.values()) if all(path.is_file() for path in files) else None
-    began = time.monotonic()
-
-    def texts() -> Generator[str, None, None]:
-        with progress.Progress("reading text", unit="bytes") as shown:
-            for document in read_corpora(corpora, counts, reading, cleaning):
-                shown.update(total and min(1.0, counts.file_bytes / total), counts.utf8_bytes)
-                yield document.text
-        if counts.documents == 0:
-            raise InputError(f"{names_of(files)}: no text in it{describe_losses(counts)}: give text to train on")
-
-    def announce(num_entries: int, num_words: int) -> None:
-        if time.monotonic() - began >= progress.FIRST_SHOWN_S:
-            print(f"learning {num_entries:,} entries from {num_words:,} distinct words", file=sys.stderr, flush=True)
-
-    tokenizer: Tokenizer
-    with closing(texts()) as documents:
+    with closing(_texts(read_corpora(corpora, counts, reading, cleaning), counts, total)) as texts:
         try:
-            if settings.kind == "word":
-                tokenizer, report = train_word_tokenizer(documents, settings, seed)
-            else:
-                tokenizer, report = learn_tokenizer(documents, settings, seed, announce)
+            tokenizer, report = _learn(texts, settings, seed)
         except TooLittleTextError as error:
             raise InputError(f"{names_of(files)}: {error}") from error
     own = ["tokenizers"] if settings.kind != "word" else []
@@ -124,3 +106,26 @@ def train_tokenizer(
             *(out, f"{report.vocab_size:,}", f"{report.asked_vocab_size:,}"),
         )
     return tokenizer, report
+
+
+def _texts(documents: Iterable[Document], counts: CorpusCounts, total: int | None) -> Generator[str, None, None]:
+    """The texts of documents that are read meanwhile, with their progress, `total` being the bytes of their files.
+    Raises TooLittleTextError if there are none."""
+    with progress.Progress("reading text", unit="bytes") as shown:
+        for document in documents:
+            shown.update(total and min(1.0, counts.file_bytes / total), counts.utf8_bytes)
+            yield document.text
+    if counts.documents == 0:
+        raise TooLittleTextError(f"no text in it{describe_losses(counts)}: give text to train on")
+
+
+def _learn(texts: Iterable[str], settings: TokenizerSettings, seed: int) -> tuple[Tokenizer, TrainingReport]:
+    if settings.kind == "word":
+        return train_word_tokenizer(texts, settings, seed)
+    began = time.monotonic()
+
+    def announce(num_entries: int, num_words: int) -> None:
+        if time.monotonic() - began >= progress.FIRST_SHOWN_S:
+            print(f"learning {num_entries:,} entries from {num_words:,} distinct words", file=sys.stderr, flush=True)
+
+    return learn_tokenizer(texts, settings, seed, announce)
