@@ -94,6 +94,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     write_page(
         path,
         "run.html",
+        overwrite=True,
         title=run_directory.name,
         above=session.get("recipe"),
         command=shlex.join(session.get("command", [])),

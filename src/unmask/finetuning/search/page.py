@@ -34,6 +34,7 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
     write_page(
         directory / REPORT,
         "search.html",
+        overwrite=True,
         title=directory.name,
         above="a search",
         command=shlex.join(sessions[-1]["command"]) if sessions else "",
