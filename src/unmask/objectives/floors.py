@@ -6,7 +6,7 @@ figure are those of the targets that it is measured on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -123,14 +123,12 @@ def share_margin(share: float, number: int) -> float:
     return 2 * math.sqrt(share * (1 - share) / number)
 
 
-def discriminator_floors(target_prob: float, evaluation: Mapping[str, float] | None) -> list[Floor]:
+def discriminator_floors(target_prob: float, replaced: float | None) -> list[Floor]:
     """The floors of a discriminator, by the share of tokens that its generator replaced in the newest evaluation: that
-    depends on how good the generator is. Before a run it is at most the share of targets."""
-    share = target_prob if evaluation is None else evaluation.get("eval/replaced_share")
-    if share is None:
-        return []
+    depends on how good the generator is. Before a run (None) it is at most the share of targets."""
+    share = target_prob if replaced is None else replaced
     what = f"knowing that {share:.1%} of the tokens are replaced and nothing else"
-    if evaluation is None:
+    if replaced is None:
         what = "knowing the share of targets alone; lower the more samples equal their originals"
     advice = "the discriminator learns from what a generator gets wrong: as for the generator"
     always, as_loss = "always saying that a token is the original one", "as for the loss of the discriminator"
@@ -138,6 +136,25 @@ def discriminator_floors(target_prob: float, evaluation: Mapping[str, float] | N
     return [
         Floor("discriminator-share-floor", loss, "share entropy", what, share_entropy(share), 0.01, False, advice),
         Floor("discriminator-majority-floor", accuracy, "always original", always, 1 - share, 0.001, False, as_loss),
+    ]
+
+
+def copying_floors(term: str, unigram: float, replaced: float | None) -> list[Floor]:
+    """The floors of predicting the original tokens of a text of which a share was replaced, in the newest evaluation;
+    none before a run.
+
+    Args:
+        unigram: nats of knowing the entries' frequencies alone.
+    """
+    if replaced is None:
+        return []
+    what = f"copying all tokens but the {replaced:.1%} that are replaced, of which the frequencies are known"
+    advice = "the model learns from what a generator gets wrong: as for the generator"
+    value, always = share_entropy(replaced) + replaced * unigram, "always saying the token that is shown"
+    loss, accuracy = f"loss/{term}", f"eval/{term}_accuracy"
+    return [
+        Floor(f"{term}-copying-floor", loss, "copying", what, value, 0.01, False, advice),
+        Floor(f"{term}-as-shown-floor", accuracy, "as shown", always, 1 - replaced, 0.001, False, "as for the loss"),
     ]
 
 

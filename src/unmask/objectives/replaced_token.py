@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import Stream
@@ -39,27 +39,19 @@ from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padd
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
-from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_binary_cross_entropy, summed_cross_entropy
+from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import base, directions
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
-from unmask.objectives.floors import (
-    Floor,
-    NoContext,
-    at_least_once,
-    discriminator_floors,
-    targets_of,
-    vocabulary_floors,
-)
+from unmask.objectives.corrupted_text import CorruptedText, CorruptedTextTask, new_task
+from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, unigram_entropy, vocabulary_floors
 from unmask.objectives.masks.drawing import sample_from_softmax, token_table
 from unmask.objectives.masks.masking import choose_tokens, describe_masking, mask_targets, predict_masked
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
-
-_ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1
 
 _ADVICE = """no cause was found: train on more tokens, or start from a masked language model that has passed its \
 floors (pretrain/continued_electra_short): small ELECTRAs from random weights may not learn"""
@@ -73,12 +65,13 @@ what they compute."""
 class ReplacedToken:
     """The objective: chooses and masks targets, draws the numbers by which they are sampled, counts them."""
 
-    vocabulary_terms: tuple[str, ...] = ("generator",)
     needs_pooler = predicts_next = False
 
     def __init__(self, settings: ReplacedTokenSettings, vocabulary: Vocabulary) -> None:
         assert vocabulary.mask_id is not None, "checked by `new_objective`"
         self._settings = settings
+        self._task = new_task(settings.variant, settings.target_prob)
+        self.vocabulary_terms = ("generator", *([self._task.term] if self._task.is_over_vocabulary else []))
         self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids
 
     def prepare(self, batch: Batch) -> Batch:
@@ -98,10 +91,11 @@ class ReplacedToken:
         return masked.with_columns(sample_fractions=fractions)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `generator`, of `lm` where sequences are read from left to right, and of `discriminator`."""
+        """Targets of `generator`, of `lm` where sequences are read from left to right, and of the variant's term, such
+        as `discriminator`."""
         return {
             "generator": len(batch.columns["target_positions"]),
-            "discriminator": batch.num_tokens,
+            self._task.term: self._task.count(batch),
             **directions.next_counts(batch),
         }
 
@@ -111,7 +105,7 @@ class ReplacedToken:
         With two stages the generator, which is trained first, has the encoder's weights.
         """
         assert isinstance(encoder, ElectraEncoder), "of the family that it trains"
-        return ReplacedTokenModule(encoder, self._settings)
+        return ReplacedTokenModule(encoder, self._settings, self._task)
 
     def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads the discriminator's head and the generator of a model directory, if it has them, into a fresh module.
@@ -125,7 +119,7 @@ class ReplacedToken:
         """
         assert isinstance(module, ReplacedTokenModule), "a module of this objective"
         model = load_model(source)
-        module.discriminator_head = model.discriminator_head or module.discriminator_head
+        module.set_head(self._task.restored(module.head, model))
         folder = source.directory / GENERATOR
         if not folder.is_dir():
             if model.masked_lm_head is not None and self._settings.generator_size == 1:
@@ -138,7 +132,8 @@ class ReplacedToken:
             self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
             if module.is_tied:
                 share_embeddings(loaded.encoder, module.encoder)
-            module.generator.load_state_dict(loaded.encoder.state_dict())
+            if not self._settings.tie_weights:
+                module.generator.load_state_dict(loaded.encoder.state_dict())
             module.generator_head = loaded.masked_lm_head
 
     def floors(
@@ -151,7 +146,10 @@ class ReplacedToken:
         targets = targets_of(batches)
         best = NoContext.of(at_least_once(token_counts, targets), prob, 0.0, self._mask_id, self._special_ids)
         floors = vocabulary_floors("generator", best, targets, advice=_ADVICE)
-        return floors + discriminator_floors(self._settings.target_prob, evaluation)
+        replaced = None if evaluation is None else evaluation.get("eval/replaced_share")
+        if evaluation is not None and replaced is None:  # the generator learns alone
+            return floors
+        return floors + self._task.floors(unigram_entropy(best.frequencies), replaced)
 
     def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """For both models as they are trained over the run; in two stages each is for half of it, the generator then
@@ -162,7 +160,8 @@ class ReplacedToken:
         targets = directions.share_of_targets(settings.target_prob, causal)
         small = generator_settings(sizes, settings.generator_size, is_joint and settings.tie_embeddings == "all")
         generator = base.encoder_operations(small, length, targets) + targets * base.head_operations(small)
-        discriminator = base.encoder_operations(sizes, length, 1.0) + 2 * (sizes.hidden_size**2 + sizes.hidden_size)
+        read, head = self._task.operations(sizes)
+        discriminator = base.encoder_operations(sizes, length, read) + head
         if is_joint:
             return 3 * (generator + (1 - settings.discriminator_after) * discriminator)
         return (3 * generator + generator + 3 * discriminator) / 2
@@ -171,8 +170,9 @@ class ReplacedToken:
         return ["as the generator reads it; the discriminator reads its samples at the targets"] * most
 
     def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
-        judged = ("tokens that the discriminator judges", "all, the special ones included")
-        return [*describe_masking(batches, self._mask_id), judged]
+        asked, tokens = (sum(map(each, batches)) for each in (self._task.count, lambda batch: batch.num_tokens))
+        judged = "all, the special ones included" if asked == tokens else f"{asked / max(1, tokens):.1%}"
+        return [*describe_masking(batches, self._mask_id), ("tokens that the discriminator judges", judged)]
 
     def _check_generator(self, folder: Path, found: EncoderSettings, expected: EncoderSettings) -> None:
         ours, theirs = expected.model_dump(exclude=_NOT_COMPARED), found.model_dump(exclude=_NOT_COMPARED)
@@ -193,6 +193,7 @@ class ReplacedTokenModule(ObjectiveModule):
     Args:
         encoder: the discriminator's.
         settings: of the objective.
+        task: what the discriminator learns; its head is an attribute, by its name.
 
     Attributes:
         stage: of two, 0 while the generator is trained alone. It is part of the `state_dict`, so a module restored from
@@ -201,19 +202,27 @@ class ReplacedTokenModule(ObjectiveModule):
 
     encoder: ElectraEncoder
 
-    def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings) -> None:
+    def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings, task: CorruptedTextTask) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings, self._task = settings, task
         self.encoder = encoder
-        self.discriminator_head = DiscriminatorHead(encoder.settings)
+        self.set_head(task.new_head(encoder.settings))
         self.cross_entropy = SummedCrossEntropy()
         sizes = generator_settings(encoder.settings, settings.generator_size, self.is_tied)
-        self.generator = ElectraEncoder(sizes)
+        self.generator = encoder if settings.tie_weights else ElectraEncoder(sizes)
         self.generator_head = MaskedLMHead(sizes)
         if self.is_tied:
             share_embeddings(self.generator, encoder)
         if not self.is_joint:
             self.generator.load_state_dict(encoder.state_dict())
+
+    @property
+    def head(self) -> nn.Module:
+        """The discriminator's."""
+        return self.get_submodule(self._task.head_name)
+
+    def set_head(self, head: nn.Module) -> None:
+        self.add_module(self._task.head_name, head)
 
     @property
     def is_joint(self) -> bool:
@@ -275,26 +284,21 @@ class ReplacedTokenModule(ObjectiveModule):
         }
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The terms `generator` and `discriminator`, of those that are being trained, and `lm` where sequences are read
-        from left to right."""
+        """The terms `generator` and that of the variant, such as `discriminator`, of those that are being trained, and
+        `lm` where sequences are read from left to right."""
         logits, originals, to_next = self._read(batch)
         terms = []
         if self.trains_generator:
             terms.append(LossTerm("generator", self.cross_entropy(logits, originals)))
         terms += directions.next_token_terms(batch, self.generator, self.generator_head, to_next)
         if self.trains_discriminator:
-            guesses, replaced = self.discriminator_logits(batch, logits)
-            weight = self._settings.discriminator_weight if self.trains_generator else 1.0
-            total = summed_binary_cross_entropy(guesses, replaced, batch.columns.get(IS_PADDING))
-            terms.append(LossTerm("discriminator", total, weight))
+            total = self._task.total(self.encoder, self.head, self.corrupt(batch, logits), self.cross_entropy)
+            terms.append(LossTerm(self._task.term, total, self._weight if self.trains_generator else 1.0))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """`generator_loss` and `generator_accuracy`; then, unless the generator is trained alone, `discriminator_loss`,
-        `discriminator_accuracy` and `replaced_share` over all tokens, `discriminator_precision` over those called
-        replaced (a fresh one calls none so), `discriminator_recall` over those that are, and `discriminator_auc`, the
-        area under the ROC curve: over pairs of a replaced and an original token of one batch, the share in which the
-        replaced one has the higher logit."""
+        """`generator_loss` and `generator_accuracy`; then, unless the generator is trained alone, those of the variant:
+        see `unmask.objectives.corrupted_text`."""
         logits, originals = self.generator_logits(batch)
         scores = {
             "generator_loss": (summed_cross_entropy(logits, originals), len(originals)),
@@ -302,52 +306,23 @@ class ReplacedTokenModule(ObjectiveModule):
         }
         if not self.trains_discriminator:
             return scores
-        guesses, replaced = self.discriminator_logits(batch, logits)
-        called = guesses > 0
-        caught, num_replaced = (called & replaced).sum(), int(replaced.sum())
-        ranks = guesses.argsort(stable=True).argsort()
-        num_lower = ranks[replaced].sum() - num_replaced * (num_replaced - 1) // 2
-        return scores | {
-            "discriminator_loss": (summed_binary_cross_entropy(guesses, replaced), batch.num_tokens),
-            "discriminator_accuracy": ((called == replaced).sum(), batch.num_tokens),
-            "discriminator_precision": (caught, int(called.sum())),
-            "discriminator_recall": (caught, num_replaced),
-            "discriminator_auc": (num_lower, num_replaced * (batch.num_tokens - num_replaced)),
-            "replaced_share": (replaced.sum(), batch.num_tokens),
-        }
+        return scores | self._task.scores(self.encoder, self.head, self.corrupt(batch, logits))
 
     def saved(self) -> dict[str, Saved]:
-        """The discriminator, an ElectraForPreTraining, and beside it the generator, an ElectraForMaskedLM."""
+        """The discriminator, an ElectraForPreTraining (or, where it predicts tokens, an ElectraForMaskedLM), and beside
+        it the generator, an ElectraForMaskedLM."""
         return {
-            "": Saved(self.encoder, {"discriminator_head": self.discriminator_head}),
+            "": self._task.saved(self.encoder, self.head),
             GENERATOR: Saved(self.generator, {"masked_lm_head": self.generator_head}),
         }
 
     def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
-        """What the discriminator says of each token of the corrupted text, special ones aside; or the generator's
-        entries, where it is trained alone."""
+        """What the discriminator says of the corrupted text; or the generator's entries, where it is trained alone."""
         logits, _ = self.generator_logits(batch)
         originals, titles = original_ids(batch), [""] * most
         if not self.trains_discriminator:
             return Predictions(originals, predict_masked(batch, most, logits, show), titles)
-        guesses, replaced = self.discriminator_logits(batch, logits)
-        shown = originals.scatter(0, batch.columns["target_positions"], self._samples(batch, logits))
-        end = int(batch.bounds[most])
-        chances, special = torch.sigmoid(guesses.float()), batch.columns["special_tokens_mask"]
-        figures = [each[:end].tolist() for each in (shown, originals, replaced, chances, special)]
-        tokens = {
-            place: {
-                "token": show(index),
-                "kind": "checked",
-                "label": _ANSWERS[is_replaced],
-                "prediction": _ANSWERS[chance > 0.5],
-                "probability": chance,
-                "correct": is_replaced == (chance > 0.5),
-                **({"original": show(original)} if is_replaced else {}),
-            }
-            for place, (index, original, is_replaced, chance, is_special) in enumerate(zip(*figures, strict=True))
-            if not is_special
-        }
+        tokens = self._task.predictions(self.encoder, self.head, self.corrupt(batch, logits), most, show)
         return Predictions(originals, tokens, titles)
 
     def generator_logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -367,22 +342,21 @@ class ReplacedTokenModule(ObjectiveModule):
             logits = self.generator_head(at_targets, self.generator.word_embeddings)
         return logits, batch.columns["labels"][targets], to_next
 
-    def discriminator_logits(self, batch: Batch, generator_logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The discriminator's logits that each token was replaced, and whether it was.
+    def corrupt(self, batch: Batch, generator_logits: Tensor) -> CorruptedText:
+        """The text that the discriminator reads.
 
         Args:
-            generator_logits: (targets, vocabulary) float, which the replacements are drawn from.
-
-        Returns:
-            (tokens,) float and (tokens,) bool.
+            batch: prepared.
+            generator_logits: (targets, vocabulary) float, which the samples are drawn from.
         """
-        targets, samples = batch.columns["target_positions"], self._samples(batch, generator_logits)
+        targets = batch.columns["target_positions"]
+        samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
+        samples = samples.clamp(max=self.generator.settings.vocab_size - 1)  # logits of NaN may pick a padded entry
         replaced = torch.zeros(batch.num_tokens, dtype=torch.bool, device=samples.device)
         replaced[targets] = samples != batch.columns["labels"][targets]
-        corrupted = batch.with_input_ids(batch.input_ids.scatter(0, targets, samples))
-        return self.discriminator_head(self.encoder(corrupted)), replaced
+        return CorruptedText(batch.with_input_ids(batch.input_ids.scatter(0, targets, samples)), replaced)
 
-    def _samples(self, batch: Batch, generator_logits: Tensor) -> Tensor:
-        """(targets,) int64, what the generator puts at each target."""
-        samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
-        return samples.clamp(max=self.generator.settings.vocab_size - 1)  # logits of NaN may pick a padded entry
+    @property
+    def _weight(self) -> float:
+        given = self._settings.discriminator_weight
+        return self._task.weight if given is None else given

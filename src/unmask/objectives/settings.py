@@ -289,8 +289,17 @@ class ReplacedTokenSettings(ObjectiveSettings):
     """`all`: both share their token, position and segment embeddings (section 3.2); under
     `schedule: two_stage` they never do."""
 
-    discriminator_weight: float = Field(default=50.0, gt=0)
-    """lambda: the weight of the discriminator's mean loss beside the generator's."""
+    variant: Literal["electra", "electra_15", "replace_mlm", "all_tokens_mlm"] = "electra"
+    """What the discriminator learns, by the names of section 3.4: which of all tokens were replaced; which of the
+    targets (`electra_15`); the original tokens at the targets, or at all places, where it may copy what is shown."""
+
+    discriminator_weight: float | None = Field(default=None, gt=0)
+    """lambda: the weight of the discriminator's mean loss beside the generator's. Null: 50, as in the paper, where it
+    detects what was replaced; 1 where it predicts tokens, of which the paper says nothing."""
+
+    tie_weights: bool = False
+    """True: generator and discriminator are one encoder, each with its head (section 3.2, "tying all weights"); for two
+    of one size."""
 
     schedule: Literal["joint", "two_stage"] = "joint"
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
@@ -334,9 +343,9 @@ class ReplacedTokenSettings(ObjectiveSettings):
 
     @property
     def why_large_gradients(self) -> str:
-        if self.schedule != "joint":
+        if self.schedule != "joint" or self.variant in ("replace_mlm", "all_tokens_mlm"):
             return ""
-        return f", and for a discriminator whose loss counts {self.discriminator_weight:g}-fold"
+        return f", and for a discriminator whose loss counts {self.discriminator_weight or 50:g}-fold"
 
     def unusual(self) -> Iterator[Remark]:
         return unusual_share(self.target_prob)
@@ -344,7 +353,14 @@ class ReplacedTokenSettings(ObjectiveSettings):
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
         joint = ("schedule", "joint")
-        refuse_without_effect(self, {"discriminator_weight": joint, "discriminator_after": joint})
+        weight = {} if self.discriminator_weight == 50 else {"discriminator_weight": joint}  # 50 may come from a base
+        refuse_without_effect(self, {"discriminator_after": joint, "tie_weights": joint, **weight})
+        if self.tie_weights and (self.generator_size != 1 or self.tie_embeddings == "none"):
+            raise ValueError(
+                f"tie_weights true makes generator and discriminator one encoder, and generator_size is "
+                f"{self.generator_size:g}, tie_embeddings {self.tie_embeddings}: set objective.generator_size=1 and "
+                "objective.tie_embeddings=all"
+            )
         if self.causal_share and not self.discriminator_after:
             raise ValueError(
                 f"causal_share {self.causal_share:g} is for a generator that learns alone, and discriminator_after is "

@@ -95,6 +95,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "the first of two stages": {"objective": STAGES, "model": ELECTRA, "stage": 0},
         "the second of two stages": {"objective": STAGES, "model": ELECTRA, "stage": 1},
+        "at the targets alone": {"objective": {"variant": "electra_15"}, "model": ELECTRA},
+        "targets restored": {"objective": {"variant": "replace_mlm"}, "model": ELECTRA},
+        "all tokens restored, one encoder": {
+            "objective": {"variant": "all_tokens_mlm", "tie_weights": True, "generator_size": 1},
+            "model": ELECTRA,
+        },
     },
     "bilm": {
         "sampled softmax": {"objective": {"num_negatives": 50}},
@@ -159,6 +165,11 @@ class Case:
     def samples_words(self) -> bool:
         """Whether the loss is that of a sampled softmax."""
         return 2 * getattr(self.recipe.objective, "num_negatives", VOCAB_SIZE) <= VOCAB_SIZE
+
+    @property
+    def asks_about_targets(self) -> bool:
+        """Whether ELECTRA's discriminator is asked about the targets alone."""
+        return getattr(self.recipe.objective, "variant", "electra") == "electra_15"
 
     @property
     def reads_on(self) -> bool:

@@ -235,7 +235,7 @@ def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
     batch = its.prepare(random_batch())
     generator_loss, discriminator_loss, replaced = reference.losses(batch)
     logits, _ = module.generator_logits(batch)
-    guesses = module.discriminator_logits(batch, logits)[0]
+    guesses = module.head(module.encoder(module.corrupt(batch, logits).batch))
     called = (guesses > 0).double()
     right = float((called * replaced).sum())
     scores = {name: float(total) / max(1, count) for name, (total, count) in module.scores(batch).items()}
@@ -261,7 +261,7 @@ def test_a_draw_equal_to_the_original_counts_as_original() -> None:
         module.generator_head.bias.zero_()
         module.generator_head.bias[favourite] = 1e4
         logits, _ = module.generator_logits(batch)
-        _, replaced = module.discriminator_logits(batch, logits)
+        replaced = module.corrupt(batch, logits).replaced
         assert float(replaced.double().mean()) == pytest.approx(share)
     assert torch.equal(torch.nonzero(replaced).squeeze(1), batch.columns["target_positions"])
 

@@ -78,6 +78,7 @@ WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], 
     "boundary_weight": (MaskedLMSettings, {"boundary_weight": 0.5}, {"span_boundary": True}, "is false"),
     "discriminator_after": (ReplacedTokenSettings, {"discriminator_after": 0.5}, {}, "schedule is two_stage"),
     "discriminator_weight": (ReplacedTokenSettings, {"discriminator_weight": 1.0}, {}, "schedule is two_stage"),
+    "tie_weights": (ReplacedTokenSettings, {"tie_weights": True}, {"generator_size": 1.0}, "schedule is two_stage"),
 }
 """A key with a value that is not its default, the setting that it needs, and what a message says of its lack."""
 
@@ -92,7 +93,7 @@ ALWAYS: dict[str, set[str]] = {
     "replaced_token": {
         "causal_share",
         *("target_prob", "mask_token_prob", "masking_mode"),
-        *("generator_size", "schedule", "tie_embeddings"),
+        *("generator_size", "schedule", "tie_embeddings", "variant"),
     },
 }
 """By objective, the keys that may be said whatever the others say."""

@@ -94,6 +94,19 @@ class DiscriminatorHead(nn.Module):
         return logits.squeeze(-1)
 
 
+class CopyingHead(nn.Module):
+    """The heads of "All-Tokens MLM" (Clark et al. 2020, section 3.4): of entries, and of copying what is shown."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.masked_lm_head = MaskedLMHead(settings)
+        self.copy_head = DiscriminatorHead(settings)
+
+    def forward(self, hidden: Tensor, word_embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of entries, (tokens, vocab), and of copying, (tokens,) float32, from `hidden` (tokens, hidden)."""
+        return self.masked_lm_head(hidden, word_embeddings), self.copy_head(hidden).float()
+
+
 class Classifier(nn.Module):
     """Dropout, then a linear layer: on the summary of a sequence, or on each token.
 
