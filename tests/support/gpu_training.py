@@ -26,7 +26,7 @@ from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader, with_rates
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
-from unmask.tasks.qa.task import QaModule
+from unmask.tasks.qa.module import QaModule
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.tokenization.opening import open_tokenizer

@@ -1,8 +1,4 @@
-"""Extractive question answering: where in a passage an answer begins and ends (BERT, sections 4.2 and 4.3).
-
-The loss of a window is half the sum of the two negative log-likelihoods, as in Google's code and `transformers`; the
-paper uses the sum. The softmax is over all tokens of a row.
-"""
+"""Extractive question answering: where in a passage an answer begins and ends (BERT, sections 4.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -13,17 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
-from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
-from unmask.models.heads.bilstm import BiLstmHead, token_outputs
-from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, TaskModule, UsualTask
+from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, UsualTask
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
@@ -31,6 +24,7 @@ from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, given_answers, read_question
 from unmask.tasks.qa.labels import LabelledQuestions
 from unmask.tasks.qa.metrics import QaScore, compare
+from unmask.tasks.qa.module import QaModule
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import encode_questions, holds_answer
 from unmask.tasks.rows import check_columns
@@ -210,43 +204,6 @@ class QaTask(UsualTask):
             names |= {"encoder_top", "bilstm_size"}
         columns = self.columns.model_dump(exclude_defaults=True)
         return {**self.settings.model_dump(include=names), "columns": columns}
-
-
-class QaModule(TaskModule):
-    """An encoder with two scores for each token: that an answer begins there, and that it ends there.
-
-    Args:
-        encoder: any.
-        head: maps (tokens, hidden) to (tokens, 2); a `BiLstmHead` also gets the sequence lengths.
-    """
-
-    @property
-    def paddings(self) -> Paddings | None:
-        """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
-        if isinstance(self.head, BiLstmHead):
-            return None
-        return dict.fromkeys(("start_positions", "end_positions"), Padding(SEQUENCES, NO_LABEL))
-
-    def outputs(self, batch: Batch) -> Tensor:
-        """(tokens, 2)."""
-        return token_outputs(self.encoder, self.head, batch)
-
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """Half the sum of the cross-entropies of start and end, each over the tokens of a row, in fp32."""
-        # Scatters into padded rows instead of a segmented sum, whose order of addition on a GPU is not deterministic.
-        shape = (batch.num_sequences, batch.max_length, 2)
-        padded = outputs.new_full(shape, -torch.inf, dtype=torch.float32)
-        padded = padded.index_put((batch.sequence_of_token(), batch.position_ids), outputs.float())
-        total = torch.zeros((), device=outputs.device)
-        for side, column in enumerate(("start_positions", "end_positions")):
-            total = total + functional.cross_entropy(
-                padded[:, :, side], batch.columns[column], ignore_index=IGNORE_INDEX, reduction="sum"
-            )
-        return [LossTerm("task", total / 2)]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """Windows whose answer's place is known."""
-        return {"task": int((batch.columns["start_positions"] != IGNORE_INDEX).sum())}
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:

@@ -23,7 +23,8 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.metrics import QaScore
-from unmask.tasks.qa.task import QaModule, QaTask, open_task
+from unmask.tasks.qa.module import QaModule
+from unmask.tasks.qa.task import QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import recall_task
 
