@@ -75,6 +75,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 ROWS["unanswerable"] = [row | ({} if n % 3 else {"answers": []}) for n, row in enumerate(ROWS["qa"])]
+ROWS["answerability"] = ROWS["unanswerable"]
 ROWS["bilstm"] = ROWS["tagging"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "classification": {"name": "classification"},
@@ -83,6 +84,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "regression": {"name": "regression"},
     "qa": {"name": "qa", "max_length": 16, "doc_stride": 5},
     "unanswerable": {"name": "qa", "max_length": 16, "doc_stride": 5, "unanswerable": True},
+    "answerability": {"name": "qa", "max_length": 16, "doc_stride": 5, "unanswerable": True, "answerability": True},
     "choice": {"name": "choice"},
     "tagging": {"name": "tagging", "max_length": 8, "doc_stride": 3},
     "bilstm": {"name": "tagging", "max_length": 8, "doc_stride": 3, "tagging_head": "bilstm"},

@@ -16,7 +16,7 @@ import torch
 from unmask.card import Exported, card_of, stated_in
 from unmask.errors import OutputError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
-from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
+from unmask.exporting.graph import PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.onnx_model import onnx_runtime
@@ -196,7 +196,7 @@ def write_graph(model: PaddedModel, path: Path) -> None:
                 dynamo=True,
                 opset_version=_OPSET,
                 input_names=names,
-                output_names=list(OUTPUTS.get(model.kind, ("logits",))),
+                output_names=list(model.outputs),
                 dynamic_shapes=(free,) * len(given),
                 external_data=False,
                 verbose=False,

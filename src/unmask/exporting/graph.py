@@ -20,6 +20,7 @@ from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import TokenEncoder
 from unmask.models.family import HeadKind
 from unmask.models.gpt1 import Gpt1Encoder
+from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.products import Linear
@@ -37,6 +38,11 @@ OUTPUTS = {
 }
 """Names of outputs by kind of head; all others have `logits`. Those of pre-training give the hidden states too, so that
 one file is for both uses."""
+
+NO_ANSWER = "no_answer_logits"
+"""A third output for questions, where answerability is classified."""
+
+_Known = Classifier | DeepClassifier | AnswerabilityHead | MaskedLMHead | DiscriminatorHead
 
 
 class PaddedModel(nn.Module):
@@ -59,7 +65,7 @@ class PaddedModel(nn.Module):
                 f"a model of the family {encoder.settings.architecture} cannot be exported: ONNX files are written of "
                 f"the encoders {', '.join(each.__name__ for each in _ENCODERS)}"
             )
-        if kind != "encoder" and not isinstance(head, Classifier | DeepClassifier | MaskedLMHead | DiscriminatorHead):
+        if kind != "encoder" and not isinstance(head, _Known):
             raise SettingsError(
                 "a BiLSTM on the encoder, a pair read in both orders, or windows weighed by a learnt query cannot be "
                 "exported"
@@ -67,6 +73,9 @@ class PaddedModel(nn.Module):
         self.encoder: Any = _plain(encoder)
         self.head: Any = None if head is None else _plain(head)
         self.kind = kind
+        self.outputs: tuple[str, ...] = OUTPUTS.get(kind, ("logits",))
+        if isinstance(head, AnswerabilityHead):
+            self.outputs = (*self.outputs, NO_ANSWER)
 
     @property
     def reads_segments(self) -> bool:
@@ -76,14 +85,15 @@ class PaddedModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """What `OUTPUTS` names.
+        """What `outputs` names.
 
         Args:
             input_ids, attention_mask, token_type_ids: (sequences, tokens) int64; the mask is 1 where there is a token.
 
         Returns:
             (sequences, labels); (sequences, tokens, labels or entries) of heads on tokens; start and end, (sequences,
-            tokens) each; with heads of pre-training also, or alone, the last hidden states (sequences, tokens, hidden).
+            tokens) each, and of answerability (sequences, 1); with heads of pre-training also, or alone, the last
+            hidden states (sequences, tokens, hidden).
         """
         hidden = self._hidden(input_ids, attention_mask, token_type_ids)
         if self.kind == "encoder":
@@ -94,6 +104,9 @@ class PaddedModel(nn.Module):
             decoder = self.head.decoder(self.encoder.word_embeddings)
             return functional.linear(self.head.transform(hidden), decoder, self.head.bias), hidden
         if self.kind == "question_answering":
+            if NO_ANSWER in self.outputs:
+                no_answer = self.head.classifier(self._whole(hidden, attention_mask))
+                return *self.head.spans(hidden).unbind(-1), no_answer
             begins, ends = self.head(hidden).unbind(-1)
             return begins, ends
         if self.kind == "token_classification":
@@ -105,14 +118,18 @@ class PaddedModel(nn.Module):
     def _summary(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(sequences, hidden): as the encoder's `summary`."""
         settings: EncoderSettings = self.encoder.settings
-        if settings.is_causal:
-            last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.shape[2])
-            return hidden.gather(1, last).squeeze(1)
-        if settings.classifier_pooling == "mean":
+        if settings.classifier_pooling == "mean" and not settings.is_causal:
             present = mask[..., None].to(hidden.dtype)
             return (hidden * present).sum(1) / present.sum(1)
-        first = hidden[:, 0]
-        return first if self.encoder.pooler is None else torch.tanh(self.encoder.pooler.dense(first))
+        token = self._whole(hidden, mask)
+        return token if self.encoder.pooler is None else torch.tanh(self.encoder.pooler.dense(token))
+
+    def _whole(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(sequences, hidden): of the token that sums a sequence up: the first, or the last if it is causal."""
+        if not self.encoder.settings.is_causal:
+            return hidden[:, 0]
+        last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.shape[2])
+        return hidden.gather(1, last).squeeze(1)
 
     def _hidden(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """(sequences, tokens, hidden)."""

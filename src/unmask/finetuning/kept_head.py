@@ -8,6 +8,7 @@ from typing import Any
 from unmask.errors import ModelError
 from unmask.io.progress import counted, named
 from unmask.models.encoder import Encoder
+from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier
 from unmask.models.hub.directory import load_model
@@ -83,6 +84,11 @@ def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: 
         raise ModelError(
             f"{source} has a head that weighs windows, and task.window_pooling is {settings.task.window_pooling}: set "
             "task.long_text=windows and task.window_pooling=learnt, or leave out keep_head"
+        )
+    if isinstance(loaded.head, AnswerabilityHead) and not settings.task.answerability:
+        raise ModelError(
+            f"{source} has a head that classifies answerability, and task.answerability is false: set it to true, or "
+            "leave out keep_head"
         )
     for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
         wanted, found = getattr(settings.task, key), remembered.get(key, usual)

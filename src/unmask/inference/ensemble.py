@@ -33,6 +33,7 @@ _SAME_TASK = (
     "max_question_length",
     "document_context",
     "unanswerable",
+    "answerability",
     "max_answer_length",
     "encoder_top",
     "two_orders",

@@ -233,8 +233,9 @@ def chances_of_spans(encoded: EncodedExamples, logits: Tensor) -> SpanChances:
 
     Args:
         encoded: one example, with its alignment.
-        logits: (tokens, 2), for start and end.
+        logits: (tokens, 2), for start and end; a third column, of answerability, is not read.
     """
+    logits = logits[:, :2]
     starts, ends = (encoded.alignment[name].astype(np.int64) for name in ("starts", "ends"))
     in_passage = torch.from_numpy(starts >= 0)
     of_passage = logits.masked_fill(~in_passage[:, None], float("-inf"))

@@ -39,6 +39,7 @@ _FIXED = {
     "long_text": _HEAD,
     "window_pooling": _HEAD,
     "feature_layers": _HEAD,
+    "answerability": _HEAD,
     "classifier_dropout": _TRAINING,
     "auxiliary_lm_weight": _TRAINING,
     "class_weights": _TRAINING,

@@ -132,6 +132,9 @@ class TaskSettings(Settings):
     null_threshold: float | None = None
     """A question is answered if its best span's score exceeds the null score by more than this (tau in BERT's paper,
     section 4.3); null: chosen on the dev file for the highest F1, or 0 without a dev file."""
+    answerability: bool = False
+    """True: a classifier, trained with the spans, decides whether there is an answer (RoBERTa, section 5.2; see
+    `unmask.tasks.qa.module`), its logit in place of the span's at `[CLS]`; needs training questions without one."""
     drop_unfound_answers: bool = False
     """True: training answers that are not in their passage are counted and left out; False: they are refused."""
 
@@ -203,6 +206,10 @@ class TaskSettings(Settings):
                 "encoder_top bilstm is trained with its encoder, and tagging_head bilstm is on a frozen one: keep "
                 "one of them"
             )
+        if self.encoder_top == "bilstm" and self.answerability:
+            raise ValueError(
+                "answerability is classified from a token, which encoder_top bilstm has read over: keep one"
+            )
         if self.encoder_top == "bilstm" and self.two_orders:
             raise ValueError(
                 "two_orders adds what sums a sequence up, which encoder_top bilstm does not read: keep one"
@@ -241,6 +248,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "n_best": ("qa",),
     "unanswerable": ("qa",),
     "null_threshold": ("qa",),
+    "answerability": ("qa",),
     "drop_unfound_answers": ("qa",),
     "units": ("tagging",),
     "cut_pieces": ("qa", "tagging"),

@@ -30,9 +30,13 @@ VARIANTS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
         "classification",
         lambda row: row | {"label": ["wrote", row["label"]] if "a" in row["text"] else []},
     ),
-    "squad2": ("qa", lambda row: row | {"answers": []} if int(row["id"]) % 3 == 0 else row),
+    **dict.fromkeys(
+        ("squad2", "answerability"), ("qa", lambda row: row | {"answers": []} if int(row["id"]) % 3 == 0 else row)
+    ),
 }
 """Recipes of a kind, and how its examples become theirs."""
+RECIPES = {"answerability": ("squad2", "task.answerability=true")}
+"""Of variants that are recipes with a word more."""
 LONGER = ("train.steps=14", "train.micro_batch_size=3", "train.eval_every=5", "train.log_every=2", "train.save_every=4")
 """Ragged micro-batches, and no row, evaluation and checkpoint fall together; dropout is on, as the model has it."""
 FAST = ("optimizer.learning_rate=1e-2", "schedule.warmup_ratio=0")
@@ -47,8 +51,9 @@ def finetune(unmask: Command, place: Path, task_models: Any) -> Callable[..., Pa
         rows = [json.dumps(change(json.loads(row))) + "\n" for row in task_models.examples[of_kind].splitlines()]
         (place / f"{kind}.jsonl").write_text("".join(rows[:12]), "utf-8")
         (place / f"{kind}-dev.jsonl").write_text("".join(rows[12:]), "utf-8")
-        given = task_models.words(kind, f"{kind}.jsonl", f"data.dev={kind}-dev.jsonl", *words)
-        left, output, errors = unmask("finetune", f"finetune/{kind}", *given, "--out", out, *options)
+        recipe, *more = RECIPES.get(kind, (kind,))
+        given = task_models.words(kind, f"{kind}.jsonl", f"data.dev={kind}-dev.jsonl", *more, *words)
+        left, output, errors = unmask("finetune", f"finetune/{recipe}", *given, "--out", out, *options)
         assert left == code, errors
         assert output == ("" if code else f"{out}/model\n{out}/report.html\n")
         return place / out
@@ -82,7 +87,7 @@ def test_figures_are_the_same_everywhere(
     run = finetune(kind, "run", *LONGER, *FAST)
     dev = run.parent / f"{kind}-dev.jsonl"
     figures = measured(unmask, "run", "--data", dev)
-    name = "classification" if kind == "multi_label" else kind
+    name = {"multi_label": "classification", "answerability": "squad2"}.get(kind, kind)
     assert (figures["task"], figures["n"]) == (name, 4)
     assert figures["metrics"] == of_dev(run)
 
@@ -172,7 +177,7 @@ def test_figures_with_the_context_of_documents(unmask: Command, place: Path, tas
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("kind", ["qa", "choice", "tagging"])
+@pytest.mark.parametrize("kind", ["qa", "answerability", "choice", "tagging"])
 def test_an_interrupted_run_ends_as_one_that_never_stopped(
     finetune: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -183,6 +188,8 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     assert not (halves / "model").exists()
     finetune(kind, "halves", *LONGER, *FAST, options=("--resume",))
     assert_same_weights(whole / "model", halves / "model")
+    if kind == "answerability":
+        assert len({(run / "model" / "head.safetensors").read_bytes() for run in (whole, halves)}) == 1
     assert rows_of(whole) == rows_of(halves)
     assert read_json(whole / "results.json") == read_json(halves / "results.json")
 

@@ -1,8 +1,8 @@
 """Model directories in the Hugging Face layout: `config.json` and `model.safetensors`, written and strictly read.
 
 A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for every
-class of a `Family` that it has too: not for ELMo and LSTMs. A head that `transformers` has no class for is saved in
-`head.safetensors` beside its encoder; `transformers` opens the encoder alone. Google's own checkpoints are read too.
+class of a `Family` that it has too: not for ELMo and LSTMs. A head, or the part of one, that `transformers` has no
+class for is saved in `head.safetensors`; `transformers` opens the rest. Google's own checkpoints are read too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import model_directory
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import HeadKind, ModelClass, Part
+from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import Classifier, DeepClassifier, needs_pooler, new_head
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, write_span_boundary
 from unmask.models.hub.config import (
@@ -65,7 +67,7 @@ class TunedHead:
 
     Attributes:
         module: by `new_head` or any other. One that `transformers` has no class for goes to `head.safetensors`, and the
-            encoder is saved alone.
+            encoder is saved alone; of an `AnswerabilityHead` only the classifier, if there is a class for its spans.
         labels: of a classifier of sequences or tokens, in the order of its logits; None: `LABEL_0` ...
         problem_type: how a sequence classifier's logits are to be read.
     """
@@ -113,11 +115,8 @@ def save_model(
     settings = encoder.settings
     inside, apart = dict(heads), None
     if tuned is not None:
-        is_known = isinstance(tuned.module, Classifier | DeepClassifier) and settings.family.has(tuned.kind)
-        if is_known and not settings.causal:
-            inside[tuned.kind] = tuned.module
-        else:
-            apart = tuned.module
+        known, apart = _known_and_apart(tuned.module, tuned.kind, settings)
+        inside |= {} if known is None else {tuned.kind: known}
     parts: set[Part] = {*inside, "causal_lm"} if causal_lm else set(inside)
     bare: frozenset[Part] = frozenset() if encoder.pooler is None else frozenset({"pooler"})
     class_name = settings.family.class_with(bare | parts)
@@ -131,7 +130,7 @@ def save_model(
     if tuned is not None:
         config |= _head_config(tuned, settings.family.classes[class_name])
         if apart is not None:
-            config |= {HEAD_KIND: tuned.kind, HEAD_CLASS: type(apart).__name__}
+            config |= {HEAD_KIND: tuned.kind, HEAD_CLASS: type(tuned.module).__name__}
     weights = weights_of(encoder, inside, prefixed=bool(parts))
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / CONFIG, config | dict(extra_config))
@@ -141,6 +140,16 @@ def save_model(
         (directory / HEAD_WEIGHTS).unlink(missing_ok=True)
     write_span_boundary(directory, span_boundary_head)
     write_weights(directory / WEIGHTS, weights)
+
+
+def _known_and_apart(
+    head: nn.Module, kind: HeadKind, settings: Sizes
+) -> tuple[Classifier | DeepClassifier | None, nn.Module | None]:
+    """What of a head `transformers` has a class for, with its encoder, and what goes to `head.safetensors`."""
+    known = head.spans if isinstance(head, AnswerabilityHead) else head
+    if not isinstance(known, Classifier | DeepClassifier) or settings.causal or not settings.family.has(kind):
+        return None, head
+    return known, head.classifier if isinstance(head, AnswerabilityHead) else None
 
 
 def _save_loaded(directory: Path, loaded: LoadedModel) -> None:
@@ -167,6 +176,7 @@ def _head_config(tuned: TunedHead, its: ModelClass) -> dict[str, Any]:
     alone."""
     config: dict[str, Any] = {}
     head, labels = tuned.module, tuned.labels
+    head = head.spans if isinstance(head, AnswerabilityHead) else head
     num_labels = getattr(head, "num_labels", None)
     if tuned.kind not in NUM_LABELS:
         names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
@@ -300,18 +310,27 @@ def _with_blank_head(source: ModelSource, model: LoadedModel, kind: HeadKind) ->
 
 
 def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
-    """The model with the head in `head.safetensors`, or only with its weights if `new_head` does not build such a
-    head, or it is on ELMo, whose tasks build theirs."""
-    weights = read_head_weights(source.directory)
+    """The model with what is in `head.safetensors`: its head or a part of it, or only weights if the head is not built
+    here, or it is on ELMo, whose tasks build theirs."""
+    weights, known = read_head_weights(source.directory), model.head
     model = _with_blank_head_apart(source, model)
-    if model.head is None:
+    head = model.head
+    if head is None:
         return replace(model, head_weights=weights)
-    fill_weights([model.head], own_names(model.head), weights, source.directory / HEAD_WEIGHTS, ())
+    apart = head.classifier if isinstance(head, AnswerabilityHead) and head.spans is known else head
+    fill_weights([apart], own_names(apart), weights, source.directory / HEAD_WEIGHTS, ())
     return model
 
 
 def _with_blank_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
-    """The model with what `config.json` says of a head in a file of its own, and that head if `new_head` builds it."""
-    model = _with_blank_head(source, model, head_kind_apart(source.config_path, source.config))
+    """The model with what `config.json` says of a head in a file of its own, and that head if it is built here; the
+    spans of an `AnswerabilityHead` may be there already."""
+    kind = head_kind_apart(source.config_path, source.config)
+    is_classified = kind == "question_answering" and model.head_class == AnswerabilityHead.__name__
+    if not is_classified or model.head_kind != kind:
+        model = _with_blank_head(source, model, kind)
+    if is_classified and isinstance(model.head, Classifier | DeepClassifier):
+        with torch.device("meta"):
+            model = replace(model, head=AnswerabilityHead(model.head, source.settings))
     is_built_here = model.head_class == type(model.head).__name__
     return model if is_built_here else replace(model, head=None)

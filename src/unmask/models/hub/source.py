@@ -17,6 +17,7 @@ from unmask.models.elmo.settings import Sizes
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass, Part
+from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
 from unmask.models.hub.config import HEAD_CLASS, ProblemType, read_class, trained_length
 from unmask.models.hub.files import CONFIG, read_config, read_weights
@@ -112,9 +113,9 @@ class LoadedModel:
         architecture: `architectures[0]` of its `config.json`.
         softmax: over words, of ELMo's language models.
         is_causal_lm: it predicts the next token, with a decoder tied to the word embeddings.
-        head: the one it was fine-tuned with, as `new_head` builds it.
+        head: the one it was fine-tuned with, as `new_head` builds it, or one such in an `AnswerabilityHead`.
         head_kind: of the head, or of `head_weights`.
-        head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
+        head_weights: of any other head, which the task that saved it builds, by our names.
         labels: in the order of the head's logits, from `id2label`; None where it has none.
         problem_type: of a sequence classifier, where the directory says it.
         unused: names of weights in the directory that were not needed.
@@ -128,7 +129,7 @@ class LoadedModel:
     discriminator_head: DiscriminatorHead | None = field(default=None, repr=False)
     softmax: WordSoftmax | None = field(default=None, repr=False)
     is_causal_lm: bool = False
-    head: Classifier | DeepClassifier | None = field(default=None, repr=False)
+    head: Classifier | DeepClassifier | AnswerabilityHead | None = field(default=None, repr=False)
     head_kind: HeadKind | None = None
     head_weights: Mapping[str, Tensor] | None = field(default=None, repr=False)
     labels: tuple[str, ...] | None = None

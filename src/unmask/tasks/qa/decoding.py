@@ -6,6 +6,11 @@ the twenty best ends of each window; here every span of up to `max_answer_length
 answer is the text of the passage from the first character of its first token to the last of its last, whatever the
 script; Google's code maps tokens back to whitespace-separated words and searches these for the tokens' text, which
 gives the same text (even part of a word) if the search succeeds, and whole words if it fails.
+
+Where answerability is classified (`unmask.tasks.qa.module`), the classifier's logit alone decides, the lowest over the
+windows. The score of no answer is then the best span's plus this logit, so that the one's lead over the other is the
+logit, the probability of no answer is the classifier's, and thresholds, figures and ensembles are the same for both
+ways. Scores of spans have no scale by themselves: only their differences within a row are learned.
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ def decode_answers(
 
     Args:
         encoded: these same examples, with their alignment.
-        logits: (tokens, 2), for start and end.
+        logits: (tokens, 2), for start and end; or (tokens, 3), the third the logit that the row holds no answer.
         settings: `max_answer_length`, `n_best`, `unanswerable` and `null_threshold` (0 if None).
 
     Returns:
@@ -63,7 +68,9 @@ def decode_answers(
         `score` and `probability`, a softmax over them, including no answer where that is possible.
     """
     places = encoded.alignment
-    nulls = logits[places["is_cls"].astype(np.bool_)].sum(1)  # (units,)
+    is_classified = logits.shape[1] == 3
+    of_rows = logits[places["is_cls"].astype(np.bool_)]
+    nulls = of_rows[:, 2] if is_classified else of_rows.sum(1)  # (units,)
     padded = np.concatenate([logits[:, 1], np.full(settings.max_answer_length - 1, -np.inf, dtype=np.float32)])
     scores = _Scores(
         begin=logits[:, 0],
@@ -77,7 +84,10 @@ def decode_answers(
         tokens = slice(int(encoded.bounds[units.start]), int(encoded.bounds[units.stop]))
         begins = np.flatnonzero(places["max_context"][tokens]) + tokens.start
         spans = _best_spans(example.context, scores, begins, settings)
-        predictions.append(_prediction(example, spans, float(nulls[units.start : units.stop].min()), settings))
+        null_score = float(nulls[units.start : units.stop].min())
+        if is_classified and spans:
+            null_score += spans[0].score
+        predictions.append(_prediction(example, spans, null_score, settings))
     return predictions
 
 

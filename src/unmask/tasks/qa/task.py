@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
+from unmask.models.heads.answerability import AnswerabilityHead
+from unmask.models.heads.heads import Classifier, DeepClassifier
 from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, UsualTask
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
@@ -68,14 +70,30 @@ class QaTask(UsualTask):
         return replace(self, settings=self.settings.model_copy(update=settings))
 
     def fit_to(self, path: DataPath) -> QaTask:
-        """The task with the columns that the file has, and whether it holds a question without an answer."""
+        """The task with the columns that the file has, and whether it holds a question without an answer.
+
+        Raises:
+            SettingsError: answerability is to be learned of a task whose questions all have an answer.
+            InputError: or from a file in which they do.
+        """
         rows = self.load_rows(path)
         fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),), training_file=path)
         rows.close()  # type: ignore[attr-defined]  # a generator
-        if self.settings.unanswerable is not None:
+        learns_it, may_have_none = self.settings.answerability, self.settings.unanswerable
+        if learns_it and may_have_none is False:
+            raise SettingsError(
+                "task.answerability learns which questions have no answer, and task.unanswerable is false, as for "
+                "squad1, korquad1 and triviaqa: leave it out"
+            )
+        if may_have_none is not None and not learns_it:
             return fitted
         every = self.load_rows(path)
         has_unanswered = any(given_answers(row, choose_columns(fitted.layouts, row)) == [] for row in every)
+        if learns_it and not has_unanswered:
+            raise InputError(
+                f"{path}: every question has an answer, and task.answerability learns which have none: leave it out, "
+                "or give a training file with such questions"
+            )
         return fitted.with_settings(unanswerable=has_unanswered)
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
@@ -140,7 +158,11 @@ class QaTask(UsualTask):
             )
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> QaModule:
-        return QaModule(encoder, new_task_head(self.head_kind, encoder, 2, self.settings) if head is None else head)
+        if head is None:
+            head = new_task_head(self.head_kind, encoder, 2, self.settings)
+        if self.settings.answerability and isinstance(head, Classifier | DeepClassifier):
+            head = AnswerabilityHead(head, encoder.settings)
+        return QaModule(encoder, head)
 
     def decode(self, examples: Sequence[QaExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task` and `unmask.tasks.qa.decoding.decode_answers`."""
@@ -202,6 +224,8 @@ class QaTask(UsualTask):
         names |= {"name", "null_threshold", "drop_unfound_answers"}
         if self.settings.encoder_top == "bilstm":
             names |= {"encoder_top", "bilstm_size"}
+        if self.settings.answerability:
+            names |= {"answerability"}
         columns = self.columns.model_dump(exclude_defaults=True)
         return {**self.settings.model_dump(include=names), "columns": columns}
 
