@@ -214,7 +214,7 @@ def _own_ways(config: Mapping[str, Any]) -> list[str]:
     task = config.get("unmask_task", {})
     ways = {
         "`transformers` has no such model": _is_unknown_there(config),
-        "its head is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
+        "its head, or a part of it, is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
         "`unmask` reads a long text in windows and puts their outputs together": task.get("long_text") == "windows",
         "`unmask` gives a text every label that is probable enough, by thresholds": bool(task.get("multi_label")),
     }

@@ -196,7 +196,7 @@ def test_transformers_is_named_only_where_it_answers_the_same(
             "and a pipeline tokens",
         ),
         ({"architectures": ["BertForQuestionAnswering"], "unmask_task": {"name": "qa"}}, "for question-answering"),
-        ({"architectures": ["BertModel"], "unmask_head": "sequence_classification"}, "its head is in `head.safeten"),
+        ({"architectures": ["BertModel"], "unmask_head": "sequence_classification"}, "part of it, is in `head.safeten"),
         ({"architectures": ["LstmForCausalLM"], "unmask_task": {}}, "`transformers` has no such model"),
         ({}, None),
     ],
