@@ -200,7 +200,7 @@ class OnnxModule(TaskModule):
         is_of_tokens = False
         for part in in_parts(batch):
             found, mask = self._graph(part, self._graph.outputs)
-            logits = torch.stack(torch.broadcast_tensors(*found), -1) if len(found) > 1 else found[0]
+            logits = torch.stack([each.expand_as(found[0]) for each in found], -1) if len(found) > 1 else found[0]
             is_of_tokens = logits.dim() == 3
             rows.append(logits[mask] if is_of_tokens else logits)
         outputs: Tensor = torch.cat(rows)
