@@ -51,9 +51,9 @@ def new_task(**settings: Any) -> QaTask:
     return qa_task(max_length=16, doc_stride=3, unanswerable=True, answerability=True, **settings)
 
 
-def new_module(task: QaTask, family: str = "bert", **changes: Any) -> Any:
+def new_module(task: QaTask, family: str = "bert") -> Any:
     torch.manual_seed(0)
-    given = {"architecture": family, **sizes_of(dropout=0, std=0.3), **FAMILIES[family], **changes}
+    given = {"architecture": family, **sizes_of(dropout=0, std=0.3), **FAMILIES[family]}
     settings = EncoderSettings.model_validate({**tiny(TOKENIZER.vocab_size).model_dump(exclude_unset=True), **given})
     return task.module(new_encoder(settings, pooler=False)).eval()
 
