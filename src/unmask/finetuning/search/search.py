@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from unmask.errors import InputError, Interrupted, SettingsError, UserError
+from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
 from unmask.finetuning.search.display import hiding_warnings, showing_warnings
 from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
@@ -102,7 +102,7 @@ def run_trials(
         for change in changes.lines:
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
-        refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
+        _check_ensemble_place(directory, settings)
         if settings.search.ray is not None:
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is read or written
@@ -158,7 +158,11 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> P
     _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
-        summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
+        chosen = runs_of_best_point(finished, metric)
+        _check_ensemble_place(directory, settings)
+        # Before there is one: should this process be killed meanwhile, the next one finds that it is the search's.
+        write_json(directory / SUMMARY, summary | {"ensemble": {"members": [run.name for run in chosen]}})
+        summary["ensemble"] = _answer_together(chosen, settings, directory)
     is_old = summary.get("ensemble") is None and bool(_ensemble_there(directory))
     write_json(directory / SUMMARY, summary)
     if is_old:
@@ -168,6 +172,17 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> P
         _log(directory, line)
     write_trials_page(directory, summary)
     return directory / MODEL
+
+
+def _check_ensemble_place(directory: Path, settings: FinetuneRecipe) -> None:
+    """Raises OutputError where the search's ensemble would take the place of something that no search has made."""
+    place = directory / "ensemble"
+    refuse_foreign(place, (ENSEMBLE,), "an ensemble")
+    if settings.search.ensemble and (place / ENSEMBLE).exists() and not _ensemble_there(directory):
+        raise OutputError(
+            f"{place} is an ensemble that this search did not make, and its own would take the place: move it away, or "
+            "choose another --out"
+        )
 
 
 def _ensemble_there(directory: Path) -> dict[str, Any]:

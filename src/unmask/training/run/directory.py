@@ -18,7 +18,7 @@ import torch
 
 from unmask.config import Settings, build_settings, dump_settings, read_settings_file
 from unmask.errors import Interrupted, OutputError, SettingsError, UserError
-from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
+from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
 from unmask.io.writing import (
     REPLACED,
     UNFINISHED,
@@ -207,6 +207,7 @@ def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:
     if _holds_only(directory, keeps):  # of a run that was refused
         return
     refuse_foreign(directory, _OWN, "a run", RECIPE)
+    refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
     check_files(directory / MODEL)
 
 

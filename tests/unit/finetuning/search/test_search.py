@@ -313,11 +313,40 @@ def test_an_ensemble_that_no_search_made_stays(tmp_path: Path) -> None:
     own = write(out / "ensemble" / "ensemble.json", "{}")
     run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
     assert own.exists()
+    run = pretended(0.6)
+    with pytest.raises(OutputError, match=r"out/ensemble is an ensemble that this search did not make, .*: move it"):
+        run_search(out, new_recipe({"restarts": 4, "ensemble": True}), run, resume=True)
+    assert (own.read_text(), run.begun) == ("{}", [])
     own.parent.rename(tmp_path / "own")
     (out / "ensemble").symlink_to(tmp_path / "own")
     write(out / "summary.json", '{"ensemble": {"members": []}}')
     run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
     assert (tmp_path / "own" / "ensemble.json").exists()
+
+
+def test_an_ensemble_that_a_stopped_search_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        write(directory / "ensemble.json", "{}")
+        return directory
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    replace_in_search(monkeypatch, write_ensemble=make, evaluate=stop)
+    settings = new_recipe({"restarts": 2, "ensemble": True})
+    with pytest.raises(Interrupted):
+        run_search(tmp_path / "out", settings, pretended(0.5))
+    replace_in_search(monkeypatch, evaluate=lambda *_, **__: {"metrics": {"accuracy": 0.5}})
+    assert run_search(tmp_path / "out", settings, pretended(0.5), resume=True)["ensemble"]["dev"] == {"accuracy": 0.5}
+
+
+def test_files_in_the_place_of_an_ensemble_are_not_removed_with_a_search(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_search(out, new_recipe({"restarts": 2}), pretended(0.5))
+    notes = write(out / "ensemble" / "notes.txt", "mine")
+    with pytest.raises(OutputError, match=r"out/ensemble holds notes.txt, which is no part of an ensemble"):
+        run_search(out, new_recipe({"restarts": 2}), pretended(0.6), overwrite=True)
+    assert notes.exists()
 
 
 @pytest.mark.parametrize(
