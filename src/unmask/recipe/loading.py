@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeVar
 
 from unmask.config import Overrides, build_settings, merge, nearest, parse_overrides, read_settings_file
 from unmask.errors import SettingsError
+from unmask.io.paths import RECIPE
 from unmask.io.reading import split_suffixes
 from unmask.io.tables import LINE_FORMATS
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.recipe.names import find_recipe
+from unmask.recipe.names import find_recipe, known_recipes
 from unmask.recipe.tree import CorpusOptions, FinetuneRecipe, PretrainRecipe, TokenizerOptions
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.settings import PRESETS
@@ -104,13 +105,7 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
     Raises:
         SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
     """
-    if "=" not in name and split_suffixes(Path(name))[0] in (*LINE_FORMATS, ".parquet", ".txt", ".md", ".xml"):
-        usual = "finetune/classification init_from=MODEL data.train"
-        words = usual if cls is FinetuneRecipe else "pretrain/bert_tiny corpus"
-        raise SettingsError(
-            f"{name} is no recipe, which comes first: a .yaml file, or a name. For a file of text give such as "
-            f"`unmask {cls.program} {words}={name}`"
-        )
+    _refuse_text(cls, name)
     path = find_recipe(name, cls.program)
     given = parse_overrides(overrides)
     values = read_with_bases(path, given)
@@ -124,6 +119,28 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
     _check_place(cls, name, values, given)
     return merge(_without_other_names(values, given), given, ALTERNATIVES)
+
+
+def _refuse_text(cls: type[Recipe], name: str) -> None:
+    """Raises SettingsError for a folder, or a file of text, in the recipe's place."""
+    path = Path(name)
+    is_folder = path.is_dir() and name not in known_recipes()
+    if is_folder and (path / RECIPE).is_file():
+        raise SettingsError(f"{name} is a run: give its recipe, {path / RECIPE}, or another")
+    usual = (
+        "finetune/classification init_from=MODEL data.train" if cls is FinetuneRecipe else "pretrain/bert_tiny corpus"
+    )
+    words = f"`unmask {cls.program} {usual}={name}`"
+    if is_folder:
+        store = "" if cls is FinetuneRecipe else ", and a store's is store"
+        raise SettingsError(
+            f"{name} is a folder, and a recipe comes first: a .yaml file, or a name. For a folder of text give such as "
+            f"{words}; a model's is init_from{store}"
+        )
+    if "=" not in name and split_suffixes(path)[0] in (*LINE_FORMATS, ".parquet", ".txt", ".md", ".xml"):
+        raise SettingsError(
+            f"{name} is no recipe, which comes first: a .yaml file, or a name. For a file of text give such as {words}"
+        )
 
 
 def program_of(values: Mapping[str, Any]) -> Literal["pretrain", "finetune"] | None:

@@ -65,6 +65,24 @@ def test_a_file_of_text_is_no_recipe(name: str) -> None:
         load_pretrain_recipe(name)
 
 
+def test_a_folder_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "texts" / "a.txt", "")
+    said = "texts is a folder, and a recipe comes first: a .yaml file, or a name. For a folder of text give such as "
+    models = "; a model's is init_from"
+    usual = f"`unmask finetune finetune/classification init_from=MODEL data.train=texts`{models}"
+    with pytest.raises(SettingsError, match=f"^{re.escape(said + usual)}$"):
+        load_finetune_recipe("texts")
+    usual = f"`unmask pretrain pretrain/bert_tiny corpus=texts`{models}, and a store's is store"
+    with pytest.raises(SettingsError, match=f"^{re.escape(said + usual)}$"):
+        load_pretrain_recipe("texts")
+    write(tmp_path / "runs" / "en" / "recipe.yaml", "")
+    with pytest.raises(SettingsError, match=r"^runs/en is a run: give its recipe, runs/en/recipe.yaml, or another"):
+        load_pretrain_recipe("runs/en")
+    (tmp_path / "pretrain" / "bert_tiny").mkdir(parents=True)
+    assert load_pretrain_recipe("pretrain/bert_tiny", ["store=s"]).store == "s"
+
+
 @pytest.mark.parametrize("name", ["corpus=x.txt", "train.steps=10", "pretrain/bert-1.5"])
 def test_a_recipe_that_is_forgotten_or_misspelt_is_no_text(name: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(name)) as raised:

@@ -51,11 +51,11 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN).train.steps == 10
 
 
-def test_a_missing_recipe_names_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_recipe_names_the_nearest() -> None:
     for name, told in (
         ("pretrain/bert_tinny", r"no recipe 'pretrain/bert_tinny'.*did you mean pretrain/bert_tiny or "),
         ("roberta_min.yaml", r"did you mean pretrain/roberta_mini or .*\(`ls .*/recipes/pretrain` lists"),
-        (str(tmp_path), r"no recipe '.*': expected a YAML file, or the name of .*: pretrain/afternoon, "),
+        ("nothing", r"no recipe '.*': expected a YAML file, or the name of .*: pretrain/afternoon, "),
     ):
         with pytest.raises(SettingsError, match=told):
             load_pretrain_recipe(name)
