@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,14 @@ def _check_class(directory: Path, name: str, kind: str, config: Mapping[str, Any
             )
 
 
+@cache  # once a process: a run opens its tokenizer several times
+def _warn_of_default(path: Path, key: str, value: Any) -> None:
+    logger.warning(
+        "%s has no %s: it is %s here, as tokenizer.json has it, and %s in transformers; state it there",
+        *(path, key, json.dumps(value), json.dumps(_CLASS_DEFAULTS[key])),
+    )
+
+
 def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
     path = directory / "tokenizer.json"
     definition, unstated = _as_configured(_read_json(path), config)
@@ -186,10 +195,7 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     if unstated:
         files[CONFIG] = json_bytes(_read_json(directory / CONFIG) | unstated)
         for key, value in unstated.items():
-            logger.warning(
-                "%s has no %s: it is %s here, as tokenizer.json has it, and %s in transformers; state it there",
-                *(directory / CONFIG, key, json.dumps(value), json.dumps(_CLASS_DEFAULTS[key])),
-            )
+            _warn_of_default(directory / CONFIG, key, value)
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
 
 

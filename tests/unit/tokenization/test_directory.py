@@ -161,6 +161,8 @@ def test_what_transformers_takes_from_its_class_is_stated(
     assert (said or "") in caplog.text
     assert bool(caplog.text) == bool(said)
     caplog.clear()
+    load_tokenizer(tmp_path)
+    assert not caplog.text, "a run opens its tokenizer several times, and warns once"
     saved_again(tokenizer, tmp_path / "again")
     assert not caplog.text
     if said:
