@@ -5,6 +5,7 @@ Also how counts, durations, sizes and lists of names are formatted, here and whe
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -229,6 +230,20 @@ def write_line(text: str, bars: Bars | None, stream: TextIO) -> None:
         bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
     else:
         print(text, file=stream, flush=True)
+
+
+class NamingLevel(logging.Formatter):
+    """Messages as they are shown: a warning or an error begins with that word."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"{record.levelname.lower()}: {text}" if record.levelno >= logging.WARNING else text
+
+
+def name_levels() -> None:
+    """Has Python show the warnings and errors of this process so, where it has no other handler for them."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(NamingLevel())
 
 
 def not_shown(done: float) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -55,6 +57,16 @@ def test_a_bad_line_is_named(
     finished = unmask("fill-mask", masked_lm, "-", "--top-k", 1)
     assert finished.code == 2
     assert finished.errors.startswith(message)
+
+
+def test_a_warning_says_that_it_is_one(unmask: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    handler = logging.StreamHandler(shown)
+    monkeypatch.setattr(logging, "lastResort", handler)  # what shows it outside of a run
+    assert unmask("--version").code == 0
+    for level in (logging.WARNING, logging.ERROR):
+        handler.handle(logging.LogRecord("unmask", level, "", 0, "%s left out", ("1 file",), None))
+    assert shown.getvalue() == "warning: 1 file left out\nerror: 1 file left out\n"
 
 
 def test_a_reader_may_go_away(masked_lm: Path) -> None:

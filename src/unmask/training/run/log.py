@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.paths import CHECKPOINTS
-from unmask.io.progress import Progress
+from unmask.io.progress import NamingLevel, Progress
 from unmask.io.writing import as_output_error, refuse_special, sha256, writing
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
         OutputError: the disk is full, or the directory cannot be written.
     """
     shown = _Echo()
+    shown.setFormatter(NamingLevel())
     handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo and not showing_handlers() else [])]
     for handler in handlers:
         logger.addHandler(handler)
@@ -324,8 +325,6 @@ class _Echo(logging.Handler):
         if getattr(record, HIDDEN, False):
             return
         text = self.format(record)
-        if record.levelno >= logging.WARNING:
-            text = f"{record.levelname.lower()}: {text}"
         if self.progress is None:
             print(text, file=sys.stderr, flush=True)
         else:
