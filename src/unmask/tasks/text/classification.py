@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -161,6 +162,8 @@ class Classification(TextTask[str]):
     def check_examples(self, examples: Sequence[LabelledText], counts: ExampleCounts, path: DataPath) -> None:
         super().check_examples(examples, counts, path)
         warn_of_contradictions(examples, path)
+        if not (self.settings.labels or self.data_set.labels):
+            _warn_of_single_examples(examples, path)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`; warns of labels that have no example."""
@@ -234,6 +237,17 @@ class Classification(TextTask[str]):
             "prediction": prediction["label"],
             "probability": prediction["score"],
         }
+
+
+def _warn_of_single_examples(examples: Sequence[LabelledText], path: DataPath) -> None:
+    """Warns of labels that only one example has, as those that are misspelt."""
+    counts = Counter(each.label for each in examples)
+    single = [f"{each.label!r} ({each.source})" for each in examples if counts[each.label] == 1]
+    if single:
+        logger.warning(
+            "%s: %s only one example: %s; correct what is misspelt, or list all labels in task.labels for no warning",
+            *(path, "a label has" if len(single) == 1 else f"{len(single):,} labels have", listed(single, 5)),
+        )
 
 
 def warn_of_contradictions(examples: Sequence[LabelledText], path: DataPath) -> None:

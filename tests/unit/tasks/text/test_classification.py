@@ -196,6 +196,25 @@ def test_examples_of_one_label_are_refused_and_absent_labels_told(caplog: pytest
     assert caplog.messages == ["train.tsv: no example with the label c"]
 
 
+def test_labels_that_one_example_has_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    def check(task: Classification, *labels: str) -> None:
+        examples = [TextExample(f"t{place}", None, label, {}, f"x:{place}") for place, label in enumerate(labels)]
+        task.check_examples(examples, ExampleCounts(), Path("x"))
+
+    check(opened(), "yes", "no", "no", "yes")
+    check(opened(labels=["no", "yes"]), "yes", "no", "no")
+    check(opened(name="sst2"), "0", "1", "1")
+    assert not caplog.messages
+    check(opened(), "yes", "no", "yse", "no", "yes")
+    check(opened(), *"abcdefgg")
+    advice = "correct what is misspelt, or list all labels in task.labels for no warning"
+    first = ", ".join(f"'{label}' (x:{place})" for place, label in enumerate("abcde"))
+    assert caplog.messages == [
+        f"x: a label has only one example: 'yse' (x:2); {advice}",
+        f"x: 6 labels have only one example: {first} and 1 more; {advice}",
+    ]
+
+
 def test_pairs_that_share_one_text_do_not_contradict_each_other(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_contradictions([example("a", "b", "no"), example("a", "c", "yes")], Path("train.tsv"))
     assert not caplog.messages
