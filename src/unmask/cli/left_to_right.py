@@ -155,7 +155,7 @@ def score_command(
 
 def _check_out(out: Path | None, overwrite: bool, as_json: bool) -> None:
     from unmask.errors import SettingsError
-    from unmask.io.writing import refuse_existing
+    from unmask.io.paths import check_writable
 
     refuse_overwrite_alone(out, overwrite)
     if out is None:
@@ -164,7 +164,7 @@ def _check_out(out: Path | None, overwrite: bool, as_json: bool) -> None:
         raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
     if out.suffix != ".jsonl":
         raise SettingsError(f"--out {out}: expected a name that ends in .jsonl: one JSON object a line is written")
-    refuse_existing(out, overwrite)
+    check_writable(out, overwrite)
 
 
 def read_words(given: list[str]) -> dict[str, str]:

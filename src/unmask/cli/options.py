@@ -135,7 +135,8 @@ def check_page(out: Path | None, overwrite: bool, or_lines: bool = False, inputs
     """Refuses the place of a page, or of JSON lines where these are had too, before the work for it begins; None is no
     page, and `inputs` are read for it."""
     from unmask.errors import SettingsError
-    from unmask.io.writing import refuse_existing, refuse_inputs_inside
+    from unmask.io.paths import check_writable
+    from unmask.io.writing import refuse_inputs_inside
 
     refuse_overwrite_alone(out, overwrite)
     if out is None:
@@ -145,7 +146,7 @@ def check_page(out: Path | None, overwrite: bool, or_lines: bool = False, inputs
         raise SettingsError(
             f"--out {out}: expected the name of a page, such as page.html,{lines} in a folder that exists"
         )
-    refuse_existing(out, overwrite)
+    check_writable(out, overwrite)
     refuse_inputs_inside(out, inputs)
 
 

@@ -23,10 +23,10 @@ from unmask.inference.onnx_model import onnx_runtime
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import CERTIFICATE, CONFIGS, ONNX, free_space, model_directory, refuse_link_out_of
+from unmask.io.paths import CERTIFICATE, CONFIGS, ONNX, check_writable, free_space, model_directory, refuse_link_out_of
 from unmask.io.progress import counted, human_bytes
 from unmask.io.signals import Interruption
-from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
+from unmask.io.writing import refuse_foreign, write_json, write_text, writing_directory
 from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.files import CONFIG
@@ -98,7 +98,7 @@ def export(
     folders = [] if pooling is None else [pooling.parent.name]
     own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied), *folders)
     refuse_foreign(out, own, "an exported model", CERTIFICATE)
-    refuse_existing(out, overwrite)
+    check_writable(out, overwrite, is_folder=True)
     compared_with = _comparison(directory, loaded, columns, files)
     with writing_directory(out, overwrite) as place:
         for path in copied:

@@ -37,10 +37,10 @@ from unmask.inference.task_options import (
     naming_columns,
 )
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import as_path, is_onnx, model_directory
+from unmask.io.paths import as_path, check_writable, is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row
-from unmask.io.writing import refuse_existing, refuse_inputs_inside, writing
+from unmask.io.writing import refuse_inputs_inside, writing
 from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, TaskModule
@@ -356,7 +356,7 @@ def write_predictions(
             f"{out}: expected a name that ends in .jsonl (an object a line) or .csv, or for answers to questions in "
             ".json ({id: answer})"
         )
-    refuse_existing(out, overwrite)
+    check_writable(out, overwrite)
     refuse_inputs_inside(out, as_files(path).paths)
     predictor = load_predictor(model, device=device, precision=precision)
     if out.suffix == ".json" and predictor.task.kind != "qa":

@@ -1,4 +1,4 @@
-"""Which directory a user means: a model may always be named by the run that made it."""
+"""Which directory a user means, where a model may always be named by the run that made it; and what a place takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import re
 import shutil
 from pathlib import Path
 
-from unmask.errors import InputError, ModelError, UserError
-from unmask.io.writing import REPLACED
+from unmask.errors import InputError, ModelError, OutputError, UserError
+from unmask.io.writing import (
+    REPLACED,
+    UNFINISHED,
+    as_output_error,
+    own_place,
+    refuse_existing,
+    refuse_special,
+    temporary_directory,
+)
 
 MODEL = "model"
 RECIPE = "recipe.yaml"
@@ -69,6 +77,28 @@ def free_space(path: Path) -> int:
     """Bytes that are free on the disk where a path is, or will be."""
     folder = next(parent for parent in [path.resolve(), *path.resolve().parents] if parent.exists())
     return shutil.disk_usage(folder).free
+
+
+def check_writable(path: Path, overwrite: bool, is_folder: bool = False) -> None:
+    """`refuse_existing` for what is to be written at the end of some work, before it begins: also what could not be
+    written there is refused.
+
+    Args:
+        is_folder: True for a directory, whose missing parents are made too; False for a file.
+
+    Raises:
+        OutputError: something is there that is not to be overwritten or is of the other kind, or the system refuses.
+    """
+    refuse_existing(path, overwrite)
+    path = own_place(path)
+    with as_output_error(path):
+        refuse_special(path)
+        if path.exists() and path.is_dir() is not is_folder:
+            there, made = ("file", "directory") if is_folder else ("directory", "file")
+            raise OutputError(f"{path} is a {there}, and a {made} is to be made: choose another name")
+        above = next(each for each in path.absolute().parents if each.exists() or not is_folder)
+        with temporary_directory(f"{UNFINISHED}place", above):
+            pass
 
 
 def set_aside(directory: Path) -> Path | None:

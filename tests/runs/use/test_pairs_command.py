@@ -11,6 +11,7 @@ import pytest
 
 from support.commands import Command
 from support.files import write_rows
+from unmask.errors import OutputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -127,9 +128,12 @@ def test_one_paradigm_is_not_several(whole: Path, tmp_path: Path, unmask: Comman
 
 
 def test_a_page_that_cannot_be_written_loses_no_figure(
-    whole: Path, pairs: Path, tmp_path: Path, unmask: Command
+    whole: Path, pairs: Path, tmp_path: Path, unmask: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pairs.html").mkdir()
+    def fail(path: Path, text: str, overwrite: bool) -> None:
+        raise OutputError(f"the disk is full while writing {path}")
+
+    monkeypatch.setattr("unmask.reports.layout.write_text", fail)
     finished = unmask("evaluate", whole, "--pairs", pairs, "--json", "--out", tmp_path / "pairs.html")
     assert finished.code == 2
     assert json.loads(finished.output)["n"] == 6

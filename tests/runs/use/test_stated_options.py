@@ -108,3 +108,23 @@ def recorder(received: list[object], name: str, ends: bool = False) -> Callable[
         return SimpleNamespace(tokenizer=None)
 
     return record
+
+
+@pytest.mark.parametrize(
+    ("command", "out", "message"),
+    [
+        ("evaluate gone --pairs p.jsonl", "d.html", "d.html is a directory, and a file is to be made"),
+        ("doctor gone", "d.html", "d.html is a directory, and a file is to be made"),
+        ("tokenizer report gone --text p.jsonl", "d.html", "d.html is a directory, and a file is to be made"),
+        ("score gone p.jsonl", "none/p.jsonl", "cannot write none/p.jsonl: there is no folder none: make it first"),
+        ("predict gone p.jsonl", "none/p.csv", "cannot write none/p.csv: there is no folder none: make it first"),
+        ("features gone p.jsonl", "p.jsonl/out", "cannot write p.jsonl/out: Not a directory"),
+        ("tokenizer train gone.txt", "p.jsonl/out", "cannot write p.jsonl/out: Not a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    place: Path, unmask: Command, command: str, out: str, message: str
+) -> None:
+    write_files({"p.jsonl": "{}\n"})
+    (place / "d.html").mkdir()
+    check_refused(unmask(*command.split(), "--out", out), message)

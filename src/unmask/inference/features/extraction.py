@@ -49,16 +49,9 @@ from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
-from unmask.io.paths import free_space, is_onnx, model_directory
+from unmask.io.paths import check_writable, free_space, is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
-from unmask.io.writing import (
-    json_line,
-    refuse_existing,
-    refuse_foreign,
-    refuse_inputs_inside,
-    writing,
-    writing_directory,
-)
+from unmask.io.writing import json_line, refuse_foreign, refuse_inputs_inside, writing, writing_directory
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_encoder
@@ -190,7 +183,7 @@ def extract_features(
     _check_known("format", format, get_args(Format), " (of the input: --input-format)")
     out = Path(out)
     refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
-    refuse_existing(out, overwrite)
+    check_writable(out, overwrite, is_folder=True)
     refuse_inputs_inside(out, input.paths)
     if format == "parquet":
         check_pyarrow()

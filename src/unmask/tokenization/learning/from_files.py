@@ -22,8 +22,8 @@ from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, TooLittleTextError
 from unmask.io import progress
 from unmask.io.input_files import STANDARD_INPUT
-from unmask.io.paths import TRAINING_REPORT
-from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, write_json, writing_directory
+from unmask.io.paths import TRAINING_REPORT, check_writable
+from unmask.io.writing import refuse_foreign, refuse_inputs_inside, write_json, writing_directory
 from unmask.tokenization.learning.train import TrainingReport, learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import TOKENIZER_FILES, Tokenizer
@@ -68,7 +68,7 @@ def train_tokenizer(
     cleaning = as_settings(CleaningSettings, cleaning, "cleaning")
     out = Path(out)
     refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
-    refuse_existing(out, overwrite)
+    check_writable(out, overwrite, is_folder=True)
     if settings.segmenter != "none":
         SEGMENTERS[settings.segmenter]()  # before text is read: its package may be missing
     corpora = find_corpora(text, reading, cleaning)
