@@ -138,7 +138,7 @@ def read_directory(path: Path) -> OpenedDirectory:
     if path.is_file() and path.suffix == ".json":
         raise ModelError(f"{path}: one file of a tokenizer: give its directory, {path.parent}")
     if path.is_file():
-        return _read_vocab_txt(path, {})
+        return _read_vocab_txt(path, None)
     config = _read_json(path / "special_tokens_map.json") | _read_json(path / CONFIG)
     if (path / "tokenizer.json").is_file():
         return _read_tokenizer_json(path, config)
@@ -249,9 +249,11 @@ def _usual_roles(facts: Facts) -> dict[str, str]:
     return {role: name for role, name in named if name is not None}
 
 
-def _read_vocab_txt(path: Path, config: dict[str, Any]) -> OpenedDirectory:
+def _read_vocab_txt(path: Path, config: dict[str, Any] | None) -> OpenedDirectory:
+    """Without `config` it is the file alone, whatever lies beside it."""
     vocab = _read_entries(path)
-    entries, added = _with_added(path, config, vocab)
+    entries, added = (vocab, {}) if config is None else _with_added(path, config, vocab)
+    config = config or {}
     special_tokens = _special_tokens(path, entries, config, wordpiece.SPECIAL_TOKENS)
     lowercase = bool(config.get("do_lower_case", True))
     normalizer = bert_normalizer(

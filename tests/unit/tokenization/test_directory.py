@@ -169,6 +169,13 @@ def test_what_transformers_takes_from_its_class_is_stated(
         assert json.loads((tmp_path / "again" / "tokenizer_config.json").read_bytes())["do_lower_case"] is False
 
 
+def test_a_vocabulary_that_is_named_itself_is_read_alone(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_ENTRIES, "a"]))
+    (tmp_path / "added_tokens.json").write_text('{"<e>": 6}')
+    assert load_tokenizer(tmp_path).token_strings[-1] == "<e>"
+    assert load_tokenizer(tmp_path / "vocab.txt").token_strings[-1] == "a"
+
+
 def test_one_file_of_a_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text("{}")
