@@ -33,6 +33,12 @@ def test_transformers_opens_a_sample_encoder(name: str, text: str, word: str, sa
     assert [each["score"] for each in ours] == pytest.approx(likeliest.values.tolist(), rel=1e-4)
 
 
+def test_a_particle_behind_a_blank_belongs_to_its_word(samples_dir: Path) -> None:
+    first, second = fill_mask(samples_dir / "models" / "ko", "그는 [MASK]를 졸업하였다.", top_k=2)
+    assert first["sequence"] == "그는 고등학교를 졸업하였다."
+    assert second["sequence"] == "그는 대학교를 졸업하였다."
+
+
 @pytest.mark.parametrize("name", ["en", "ko"])
 def test_a_sample_encoder_has_at_most_25_megabytes(name: str, samples_dir: Path) -> None:
     assert sum(path.stat().st_size for path in (samples_dir / "models" / name).iterdir()) <= 25e6

@@ -23,6 +23,7 @@ from unmask.io.paths import is_onnx, model_directory
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries
+from unmask.tokenization.encoding.behind_masks import continuing_ids
 from unmask.tokenization.offsets import align
 from unmask.tokenization.tokenizer import TextTokenizer, assemble, load_tokenizer
 
@@ -63,7 +64,10 @@ def likeliest(probabilities: Tensor, tokenizer: TextTokenizer, top_k: int) -> tu
 
 @dataclass(frozen=True)
 class MaskedText:
-    """A text in tokens, special ones included, and where its masks are among them, and in the text."""
+    """A text in tokens, special ones included, and where its masks are among them, and in the text.
+
+    Of WordPiece, what stands directly behind a mask continues its word (`unmask.tokenization.encoding.behind_masks`).
+    """
 
     text: str
     ids: list[int]
@@ -131,7 +135,7 @@ class MaskFiller:
             raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
         tokenizer = self.tokenizer
         [aligned] = align(tokenizer, [text])
-        ids = assemble(tokenizer.template, aligned.ids, None, None).input_ids
+        ids = assemble(tokenizer.template, continuing_ids(tokenizer, text, aligned), None, None).input_ids
         places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
         if not places:
             mask = tokenizer.token_strings[tokenizer.mask_id]

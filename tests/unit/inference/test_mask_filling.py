@@ -68,6 +68,9 @@ def test_a_text_cut_into_morphemes_stays_as_it_was_written(tmp_path: Path) -> No
     pytest.importorskip("kiwipiepy", reason="needs the extra ko")
     model = save_bert(tmp_path / "model", ["나는 학교에 간다. 너는 집에 간다."] * 9, masked_lm=True, segmenter="kiwi")
     assert words_in_place(model, "나는 [MASK]에  간다.")["집"] == "나는 집에  간다."
+    filler = MaskFiller(model)
+    read = filler.encode("나는 [MASK]에  간다.")
+    assert filler.tokenizer.token_strings[read.ids[read.places[0] + 1]] == "에", "a morpheme is a word of its own"
 
 
 def test_words_that_are_asked_for_have_the_scores_of_the_whole_list(tmp_path: Path) -> None:

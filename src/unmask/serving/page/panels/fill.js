@@ -9,6 +9,7 @@ const SAMPLES = [
   ["a door", { text: "She opened the [MASK] and went out .", edited: "" }],
   ["a verb", { text: "The children [MASK] in the garden .", edited: "The child [MASK] in the garden ." }],
   ["한국어", { text: "그는 대학교를 [MASK] 뒤 미국으로 건너갔다 .", edited: "" }],
+  ["조사", { text: "그는 [MASK]를 졸업하였다 .", edited: "그는 [MASK]에 입학하였다 ." }],
 ];
 
 const model = field("fill", "model", "");

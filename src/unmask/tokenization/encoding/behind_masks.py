@@ -1,0 +1,62 @@
+"""What stands directly behind a mask continues its word, as it does in the text that a model has learnt from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import tokenizers
+
+from unmask.tokenization.offsets import AlignedText
+from unmask.tokenization.tokenizer import TextTokenizer
+
+
+def continuing_ids(tokenizer: TextTokenizer, text: str, aligned: AlignedText) -> list[int]:
+    """The ids of a text in which what stands directly behind a mask, up to the end of the word, is cut into entries
+    that continue one: `[MASK] ##에서` for `[MASK]에서`. The library begins a word behind every special token.
+
+    Ids are as they were where a letter in the mask's place would not be of one word with what follows (`.`, an
+    ideograph), where the vocabulary cannot continue a word so, and for tokenizers that mark a word's beginning, or put
+    morphemes apart.
+    """
+    if tokenizer.kind != "wordpiece" or tokenizer.segmenter != "none":
+        return aligned.ids
+    masks = [index for index, token in enumerate(aligned.ids) if token == tokenizer.mask_id]
+    ids = aligned.ids[: masks[0] + 1] if masks else aligned.ids[:]
+    for index, following in pairwise([*masks, len(aligned)]):
+        limit = aligned.starts[following] if following < len(aligned) else len(text)
+        after = text[aligned.ends[index] : limit]
+        begun = aligned.ids[index + 1 : following + 1]
+        if after and not after[0].isspace():
+            word = _continuing_word(tokenizer.backend, after.split(maxsplit=1)[0])
+            replaced = [token.id for token in tokenizer.backend.model.tokenize(word)]
+            if replaced == begun[: len(replaced)]:
+                begun[: len(replaced)] = _cut(tokenizer.backend.model, word) or replaced
+        ids += begun
+    return ids
+
+
+def _continuing_word(backend: tokenizers.Tokenizer, text: str) -> str:
+    """What would be of one word with a letter directly before it; empty where nothing would."""
+    words = []
+    for each in ("a" + text, text):
+        normalized = backend.normalizer.normalize_str(each) if backend.normalizer else each
+        pieces = backend.pre_tokenizer.pre_tokenize_str(normalized) if backend.pre_tokenizer else [(normalized, None)]
+        words.append(pieces[0][0] if pieces else "")
+    return words[1] if words[0] == "a" + words[1] else ""
+
+
+def _cut(model: tokenizers.models.WordPiece, word: str) -> list[int]:
+    """The ids of the longest entries that match, again and again; none where one is missing."""
+    ids: list[int] = []
+    start = 0
+    while start < len(word) <= model.max_input_chars_per_word:
+        found = None
+        end = len(word)
+        while found is None and end > start:
+            found = model.token_to_id(model.continuing_subword_prefix + word[start:end])
+            end -= 1
+        if found is None:
+            return []
+        ids.append(found)
+        start = end + 1
+    return ids
