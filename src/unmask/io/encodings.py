@@ -42,7 +42,8 @@ _USUAL = {
 
 _OTHERS = (
     "cp1252 (Western Europe), cp1250 (Central Europe), cp1251 or koi8-r (Russian), cp1253 (Greek), cp1254 (Turkish), "
-    "cp1255 (Hebrew), cp1256 (Arabic), cp874 (Thai), euc-jp (Japanese), big5 (Chinese)"
+    "cp1255 (Hebrew), cp1256 (Arabic), cp874 (Thai), cp949 (Korean), cp932 or euc-jp (Japanese), gb18030 or big5 "
+    "(Chinese)"
 )
 """What is often right where none of these fits."""
 
@@ -205,14 +206,31 @@ def _describe_undecodable(
     if fitting is None or (settings is not None and fitting == settings.encoding):
         return what
     read = sample if fitting.startswith("utf-16") else line  # in UTF-16 a line does not end where its line feed does
-    [shown, *_] = [*read.decode(fitting, "replace").strip("\ufeff").splitlines(), ""]
-    beyond = next((place for place, char in enumerate(shown) if char > "\x7f"), 0)
-    what += f". It reads as {fitting}: {shown[max(0, beyond - 20) :][:40]!r}"
+    what += f". It reads as {fitting}: {_excerpt(read, fitting)!r}"
+    is_unclear = fitting == "gb18030" and _is_hangul(sample)
+    if is_unclear:
+        what += f", and as cp949: {_excerpt(read, 'cp949')!r}"
     if settings is None:
         return what
+    if is_unclear:
+        options = (settings.option("encoding", each) for each in (fitting, "cp949"))
+        return f"{what}: give the right one, {' or '.join(options)}"
     what += f": if that is right, give {settings.option('encoding', fitting)}"
     other, one = (fitting, "utf-8") if settings.encoding == "utf-8" else (settings.encoding.replace("_", "-"), fitting)
     return f"{what}. All files here are read in one encoding: convert those in another (iconv -f {other} -t {one})"
+
+
+def _excerpt(content: bytes, encoding: str) -> str:
+    """The first line as it reads in an encoding, from shortly before its first character beyond ASCII."""
+    [line, *_] = [*content.decode(encoding, "replace").strip("\ufeff").splitlines(), ""]
+    beyond = next((place for place, char in enumerate(line) if char > "\x7f"), 0)
+    return line[max(0, beyond - 20) :][:40]
+
+
+def _is_hangul(sample: bytes) -> bool:
+    """Whether at least half of the letters are Hangul as cp949: of Korean with Hanja, and of some Chinese."""
+    beyond = [char for char in _decoded(sample, "cp949") or "" if char > "\x7f" and _is_letter(char)]
+    return 2 * sum("가" <= char <= "힣" for char in beyond) >= len(beyond) > 0
 
 
 def _as_it_was(content: bytes, encoding: str) -> bytes:
@@ -247,7 +265,7 @@ def fitting_encoding(sample: bytes) -> str | None:
         # Of two bytes each; few of the second ones are ASCII letters.
         if is_usual and (encoding in ("cp1252", "cp932") or 1.3 * len(beyond) < num_beyond):
             return encoding
-    return None
+    return "cp949" if not is_western and _is_hangul(sample) else None
 
 
 def _is_letter(char: str) -> bool:

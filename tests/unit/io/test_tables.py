@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 import tracemalloc
 from collections.abc import Iterable
 from datetime import date, timedelta
@@ -408,6 +409,7 @@ def test_other_encodings(tmp_path: Path, encoding: str, suffix: str) -> None:
     ("text", "encoding"),
     [
         ("데이터를 읽는 다른 방법입니다", "cp949"),
+        ("조선(朝鮮)의 임금 세종(世宗)은 훈민정음(訓民正音)을 창제하였다.", "cp949"),
         ("日本語のテキストです", "cp932"),
         ("テスト", "cp932"),
         ("这部电影非常好看", "gb18030"),
@@ -446,6 +448,18 @@ def test_the_encoding_that_fits(text: str, encoding: str) -> None:
 def test_no_encoding_is_named_where_others_are_likely(tmp_path: Path, text: str, encoding: str) -> None:
     path = write(tmp_path / "a.csv", f"text\n{text}\n".encode(encoding))
     with pytest.raises(InputError, match=r"repair that line; or give its encoding, data\.encoding=NAME: often cp1252"):
+        fields(path)
+
+
+def test_text_that_may_be_korean_with_hanja_or_chinese_is_shown_as_both(tmp_path: Path) -> None:
+    """Many bytes of the one are letters of the other."""
+    text = "국가(國家)와 군대(軍隊)는 국민(國民)의 것"
+    path = write(tmp_path / "a.csv", f"text\n{text}\n".encode("cp949"))
+    told = (
+        rf"reads as gb18030: '.*', and as cp949: '{re.escape(text)}': give the right one, data\.encoding=gb18030 or "
+        r"data\.encoding=cp949$"
+    )
+    with pytest.raises(InputError, match=told):
         fields(path)
 
 
