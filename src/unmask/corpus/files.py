@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
-from unmask.io.paths import MANIFEST, where_samples_are
+from unmask.io.paths import MANIFEST, looks_the_same, where_samples_are
 from unmask.io.reading import COMPRESSIONS, check_library, split_suffixes
 
 FORMAT_OF_SUFFIX: dict[str, str] = {
@@ -98,10 +97,8 @@ def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterab
             )
         return [path]
     if not glob.has_magic(str(path)):
-        alike = (there for there in path.parent.glob("*") if _composed(there.name) == _composed(path.name))
-        hint = "".join(f" (there is {there.name!a}, which looks the same: name it by a glob)" for there in alike)
         expected = f"expected one, or a glob, of {known_suffixes()}{where_samples_are(path)}"
-        raise InputError(f"{path}: no such file or folder{hint}: {expected}")
+        raise InputError(f"{path}: no such file or folder{looks_the_same(path)}: {expected}")
     files = []
     for match in map(Path, glob.glob(str(path), recursive=True)):
         if match.is_dir():
@@ -113,10 +110,6 @@ def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterab
             f"{path}: this pattern matches no file that can be read{_as(format)}: expected {known_suffixes()}"
         )
     return sorted(files)
-
-
-def _composed(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
 
 
 def _files_under(folder: Path, format: str, left_out: list[Path]) -> Iterator[Path]:

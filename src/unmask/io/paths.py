@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from unmask.errors import InputError, ModelError, OutputError, UserError
+from unmask.io.encodings import normalized
 from unmask.io.writing import (
     REPLACED,
     UNFINISHED,
@@ -143,6 +144,16 @@ def where_samples_are(path: Path) -> str:
     if found and not os.path.exists(found[1]):
         return "; the samples are in the project's repository and not in an installation: run this there"
     return ""
+
+
+def looks_the_same(path: Path) -> str:
+    """A part of a message about a path that is not there: names beside it that differ in Unicode composition alone, as
+    those that macOS has written; else nothing."""
+    if path.name.isascii():
+        return ""
+    composed = normalized("NFC", path.name)
+    there = (each.name for each in path.parent.glob("*") if normalized("NFC", each.name) == composed)
+    return "".join(f" (there is {name!a}, which looks the same: name it by a glob)" for name in there)
 
 
 def refuse_other_layouts(path: Path) -> None:

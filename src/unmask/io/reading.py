@@ -23,7 +23,7 @@ import zstandard
 
 from unmask.errors import InputError
 from unmask.io.encodings import PieceReader, as_utf8
-from unmask.io.paths import where_samples_are
+from unmask.io.paths import looks_the_same, where_samples_are
 
 BUFFER_BYTES = 256 * 1024
 
@@ -142,7 +142,7 @@ def open_input(path: Path, encoding: str = "utf-8") -> Iterator[IO[bytes]]:
     except DamagedData as error:
         raise InputError(f"{path}: {describe_damage(error)}") from error
     except OSError as error:
-        hint = where_samples_are(path) if isinstance(error, FileNotFoundError) else ""
+        hint = looks_the_same(path) + where_samples_are(path) if isinstance(error, FileNotFoundError) else ""
         raise InputError(f"{path}: cannot be read: {error.strerror or error}{hint}") from error
 
 

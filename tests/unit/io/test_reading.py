@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import tracemalloc
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,10 @@ def test_a_pointer_of_git_lfs_is_no_text() -> None:
 def test_what_is_packed_is_no_text_in_any_encoding(content: bytes, kind: str) -> None:
     with pytest.raises(InputError, match=rf"^a\.csv:1: this is {kind}, not text: give a compressed file a name that"):
         list(read_utf8_lines(content.splitlines(keepends=True), "a.csv"))
+
+
+def test_a_file_whose_name_is_written_decomposed_is_named(tmp_path: Path) -> None:
+    write(tmp_path / unicodedata.normalize("NFD", "영화.csv"), "text")
+    told = r"No such file or directory \(there is .*, which looks the same: name it by"
+    with pytest.raises(InputError, match=told), open_input(tmp_path / "영화.csv"):
+        pass
