@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from safetensors import SafetensorError, safe_open
 
 from unmask.config import read_settings_file
@@ -99,7 +100,7 @@ def _title(description: Mapping[str, Any]) -> str:
 
 
 def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
-    width = max((len(name) for name in values), default=0)
+    width = max(map(cell_len, values), default=0)
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield f"{indent}{name}"
@@ -110,7 +111,7 @@ def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
                 f"{indent}  {', '.join(f'{key} {_shown(key, inner)}' for key, inner in item.items())}" for item in value
             )
         else:
-            yield f"{indent}{name:<{width}}  {_shown(name, value)}"
+            yield f"{indent}{set_cell_size(name, width)}  {_shown(name, value)}"
 
 
 def _shown(name: str, value: Any) -> str:

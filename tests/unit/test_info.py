@@ -50,6 +50,11 @@ def test_a_sample_encoder_is_a_model_although_its_recipe_is_beside_it(name: str)
     assert description["tokenizer"]["case"] == "cased"
 
 
+def test_columns_stand_in_line_where_a_letter_takes_two_places() -> None:
+    facts = {"kind": "run", "path": "a", "figures": {"f1 of 영화": 1, "accuracy of": 2}}
+    assert format_description(facts).splitlines()[-2:] == ["    f1 of 영화   1", "    accuracy of  2"]
+
+
 def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("A man is outside. He plays.\n\nTwo \u200bdogs run.\n", encoding="utf-8")

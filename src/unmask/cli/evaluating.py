@@ -182,6 +182,8 @@ def compare_command(
 
 
 def _compare_runs(runs: list[str], as_json: bool) -> None:
+    from rich.cells import cell_len, set_cell_size
+
     from unmask.errors import SettingsError
     from unmask.experiments.compare_runs import compare_runs
 
@@ -196,11 +198,11 @@ def _compare_runs(runs: list[str], as_json: bool) -> None:
         settings = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arm.settings.items())
         seeds = ", ".join(f"{run} (seed {seed})" for seed, run in arm.runs.items())
         print(f"{letter}: {settings + ': ' if settings else ''}{seeds}")
-    width = max(map(len, found.differences))
+    width = max(map(cell_len, found.differences))
     print(f"  {'':<{width}} " + " ".join(f"{letter:>19}" for letter in letters))
     for name, differences in found.differences.items():
         means = [_mean_and_spread(arm.figures[name]) for arm in found.arms]
-        print(f"  {name:<{width}} " + " ".join(f"{mean:>19}" for mean in means))
+        print(f"  {set_cell_size(name, width)} " + " ".join(f"{mean:>19}" for mean in means))
         for letter, each in zip(letters[1:], differences, strict=True):
             if each is not None:
                 pairs = f"{each.pairs} {'seeds' if each.pairs > 1 else 'seed'}"

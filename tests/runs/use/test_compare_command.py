@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from rich.cells import cell_len
 
 from support.commands import Command
 from support.files import write_rows
 from support.untrained import save_bert
+from unmask.cli.evaluating import _compare_runs
 
 
 def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
@@ -49,3 +52,15 @@ def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
     refused = unmask("compare", *runs, "task.max_length=16")
     assert refused.code == 2
     assert "task.max_length=16 is for two models on --data FILE" in refused.errors
+
+
+def test_names_of_two_places_a_letter_stand_in_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {"pairs.조사": [0.5], "pairs.agreement": [0.25]}
+    arm = SimpleNamespace(settings={}, runs={0: "runs/a"}, figures=figures)
+    found = SimpleNamespace(arms=[arm], differences=dict.fromkeys(figures, ()), notes=[])
+    monkeypatch.setattr("unmask.experiments.compare_runs.compare_runs", lambda runs: found)
+    _compare_runs(["runs/a"], as_json=False)
+    _, header, *lines, _ = capsys.readouterr().out.splitlines()
+    assert {cell_len(line) for line in (header, *lines)} == {2 + len("pairs.agreement") + 1 + 19}
