@@ -61,7 +61,7 @@ def shared_files(data: DataSettings) -> Iterator[str]:
 
 
 def text_hashes(examples: Iterable[Example]) -> frozenset[int]:
-    """Of the texts of each, whatever their case and blanks."""
+    """Of the texts of each, whatever their case, blanks and composition."""
     return frozenset(map(_text_hash, examples))
 
 

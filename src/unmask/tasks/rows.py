@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from unmask.errors import ColumnError, InputError, SettingsError
+from unmask.io.encodings import normalized
 from unmask.io.json_text import shown
 from unmask.io.rows import Row, as_seen, cut_short, similar_columns
 from unmask.tasks.settings import ColumnSettings
@@ -41,8 +42,8 @@ def checked_text(value: Any, name: str, source: str) -> str:
 
 
 def alike(text: str) -> str:
-    """A text without what hides a copy: in one case, with single blanks."""
-    return " ".join(text.casefold().split())
+    """A text without what hides a copy: composed (NFC), in one case, with single blanks."""
+    return " ".join(normalized("NFC", text).casefold().split())
 
 
 def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> list[Any] | None:

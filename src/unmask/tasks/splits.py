@@ -73,7 +73,7 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
 
 
 def one_spelling(keys: Sequence[str]) -> list[str]:
-    """The keys, in which those that differ in case and blanks alone are written as the first of them in order."""
+    """The keys, in which those that differ in case, blanks and composition alone are written as the first of them."""
     distinct = sorted(set(keys))
     with Progress("grouping", len(distinct), unit="groups") as progress:
         hashes = np.fromiter((hash(alike(key)) for key in progress.counting(distinct)), np.int64, len(distinct))

@@ -3,7 +3,7 @@
 What belongs together stays together: an article's questions, a premise's hypotheses, a document's sentences. Such
 groups are ordered by the SHA-256 of their title or id, or else their text; the first 80 % are for training, the first
 half of the rest is dev, and the other half test. So a split depends only on the data, and is the same for everybody.
-Titles and texts that differ in case and blanks alone are one group.
+Titles and texts that differ in case, blanks and composition (NFC, NFD) alone are one group.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def split_file(
             `.parquet` (by a column); for tagging also files of one word a line, such as `.conll`, `.txt`, `.testa`,
             `.conllu` (by document where `-DOCSTART-` or `# newdoc` marks them, else by sentence); a data set's own
             `.txt` that is a table; plain or compressed. The parts of text are in UTF-8, whatever the encoding of the
-            file; those of a table begin with a byte order mark if the file does.
+            file; those of a table begin with a byte order mark if the file does, or is a `.csv` that is not in UTF-8.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the column of a data set's first text, or the first
@@ -231,11 +231,12 @@ def _lines(
         first = list(islice(pieces, _LOOKED_AT))
         looked_at = [row for row, _ in first]
         if table is not None:
-            _column(columns.group, table.names, table.place, looked_at)
+            _column(columns.group, Row(dict.fromkeys(table.names), table.place), looked_at)
         if not first:
             raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
         parts = [_part(row, columns, looked_at, text) for row, text in chain(first, pieces)]
-    mark = "\ufeff" if table is not None and _has_mark(file) else ""
+    is_foreign = file.settings.encoding != "utf-8" and file.suffixes[0] == ".csv"
+    mark = "\ufeff" if table is not None and (is_foreign or _has_mark(file)) else ""
     return parts, lambda chosen: _encoded(chain([mark, header], chosen))
 
 
@@ -289,7 +290,7 @@ def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
 
 
 def _part(row: Row, columns: _Columns, rows: Sequence[Row], content: Any) -> Unsplittable:
-    group = _as_text(row[_column(columns.group, list(row.fields), row.source, rows)])
+    group = _as_text(row[_column(columns.group, row, rows)])
     text = next((name for name in columns.text if name in row), None)
     return Unsplittable(group, content, _labels(row, columns), "" if text is None else _as_text(row[text]))
 
@@ -359,20 +360,21 @@ def _pieces(lines: Sequence[str], begins: Callable[[str], bool]) -> Iterator[lis
         yield piece
 
 
-def _column(columns: Sequence[str], there: Sequence[str], place: str, rows: Sequence[Row]) -> str:
+def _column(columns: Sequence[str], row: Row, rows: Sequence[Row]) -> str:
     for name in columns:
-        if name in there:
+        if name in row:
             return name
-    suggested = _wordiest(there, rows)
+    suggested = _wordiest(row.fields, rows)
     example = "" if suggested is None else f", such as --group {shlex.quote(suggested)}"
     named = f"--column {columns[-1]}=COLUMN, or " if len(columns) > 1 else ""
     raise InputError(
-        f"{place}: no column {' or '.join(map(repr, dict.fromkeys(columns)))} by which rows belong together: there is "
-        f"{', '.join(there)}; name one of them: {named}--group COLUMN keeps rows with equal COLUMN together{example}"
+        f"{row.source}: no column {' or '.join(map(repr, dict.fromkeys(columns)))} by which rows belong together: "
+        f"there is {', '.join(row.fields)}; name one of them: {named}--group COLUMN keeps rows with equal COLUMN "
+        f"together{example}"
     )
 
 
-def _wordiest(there: Sequence[str], rows: Sequence[Row]) -> str | None:
+def _wordiest(there: Iterable[str], rows: Sequence[Row]) -> str | None:
     """Of the columns that seem to hold texts or names of groups, the one with the most words; None if none does.
 
     Numbers may be scores, and few different values are likely labels, by which nobody wants to group.

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import tracemalloc
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -213,8 +214,9 @@ def test_other_encodings_and_separators_without_a_header(tmp_path: Path) -> None
     files = InputFiles((path,), TableSettings(encoding="cp949", separator=";", header="none"))
     counts = split_file(files, "classification", tmp_path / "out", group="1")
     assert list(counts.values()) == [8, 1, 1]
-    parts = [(tmp_path / "out" / f"{name}.csv").read_bytes().decode() for name in ("train", "dev", "test")]
-    assert sorted("".join(parts)) == sorted("".join(rows))
+    parts = [(tmp_path / "out" / f"{name}.csv").read_bytes() for name in ("train", "dev", "test")]
+    assert all(part.startswith(codecs.BOM_UTF8) for part in parts), "else Excel in Korean takes them for cp949"
+    assert sorted("".join(part.decode("utf-8-sig") for part in parts)) == sorted("".join(rows))
 
 
 def test_parquet_by_its_rows(tmp_path: Path) -> None:
@@ -387,11 +389,14 @@ def test_a_long_file_takes_little_memory(tmp_path: Path, suffix: str) -> None:
     assert peak < 12 * path.stat().st_size
 
 
-def test_texts_that_differ_in_case_and_blanks_alone_stay_together(
+def test_texts_that_differ_in_case_blanks_and_composition_alone_stay_together(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [{"text": f"A film, {number}", "label": "x", "who": str(number % 20)} for number in range(100)]
-    copies = [{**row, "text": f"a  FILM, {number} ", "who": str(number % 7)} for number, row in enumerate(rows)]
+    rows = [{"text": f"A 영화, {number}", "label": "x", "who": str(number % 20)} for number in range(100)]
+    copies = [
+        {**row, "text": unicodedata.normalize("NFD", f"a  영화, {number} "), "who": str(number % 7)}
+        for number, row in enumerate(rows)
+    ]
     path = write_rows(tmp_path / "a.jsonl", *rows, *copies)
     split_file(path, "classification", tmp_path / "out")
     assert not caplog.messages
@@ -399,7 +404,7 @@ def test_texts_that_differ_in_case_and_blanks_alone_stay_together(
     for name, part in texts_of(tmp_path / "out", ".jsonl").items():
         numbers = [json.loads(line)["text"].split()[-1] for line in part.splitlines()]
         assert Counter(numbers) == {
-            number: 2 for number in map(str, range(100)) if split_of[f"A film, {number}"] == name
+            number: 2 for number in map(str, range(100)) if split_of[f"A 영화, {number}"] == name
         }
 
     split_file(path, "classification", tmp_path / "by", group="who")
@@ -425,6 +430,17 @@ def test_labels_that_were_not_looked_at_are_told(tmp_path: Path, caplog: pytest.
     rows = [{"text": str(number), "book": "x"} for number in range(10)]
     split_file(write_rows(tmp_path / "a.jsonl", *rows), "classification", tmp_path / "out")
     assert "a.jsonl: no label in a column 'label': whether each part has all labels was not checked" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_the_name_of_a_column_is_found_decomposed(tmp_path: Path, name: str) -> None:
+    rows = [{"문장": f"글 {number}", "책": f"책 {number % 4}", "label": "x"} for number in range(8)]
+    table = "".join(f"{','.join(row)}\n" for row in [rows[0], *(row.values() for row in rows)])
+    path = write_rows(tmp_path / name, *rows) if name == "a.jsonl" else write(tmp_path / name, table)
+    named = ColumnSettings(text=unicodedata.normalize("NFD", "문장"))
+    assert sum(split_file(path, "classification", tmp_path / "by-text", named=named).values()) == 8
+    counts = split_file(path, "classification", tmp_path / "out", group=unicodedata.normalize("NFD", "책"))
+    assert list(counts.values()) == [4, 2, 2]
 
 
 def test_columns_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
