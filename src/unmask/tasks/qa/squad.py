@@ -1,6 +1,7 @@
-"""Files of questions about passages in their published form: SQuAD 1.1 and 2.0, KorQuAD 1.0; and tables.
+"""Files of questions about passages in their published form: SQuAD 1.1 and 2.0, KorQuAD 1.0, KLUE-MRC; and tables.
 
-Rajpurkar et al. 2016 and 2018, Lim et al. 2019. TriviaQA's files are different (`unmask.tasks.qa.triviaqa`).
+Rajpurkar et al. 2016 and 2018, Lim et al. 2019, Park et al. 2021. TriviaQA's files are different
+(`unmask.tasks.qa.triviaqa`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def read_questions(path: DataPath) -> Iterator[Row]:
 
 
 def read_squad(path: DataPath) -> Iterator[Row]:
-    """Streams the questions of a file in the layout of SQuAD 1.1, 2.0 and KorQuAD 1.0, article by article.
+    """Streams the questions of a file in the layout of SQuAD 1.1, 2.0, KorQuAD 1.0 and KLUE-MRC, article by article.
 
     Yields:
-        `id`, `question`, `context`, and, if the file has them, `title`, `answers` as
+        `id` (KLUE-MRC's `guid`), `question`, `context`, and, if the file has them, `title`, `answers` as
         `{"text": [...], "answer_start": [...]}`, and `is_impossible`.
 
     Raises:
@@ -46,17 +47,19 @@ def read_squad(path: DataPath) -> Iterator[Row]:
             where = f"{place}, paragraph {index}"
             context = _field(paragraph, "context", str, where)
             for order, question in enumerate(_field(paragraph, "qas", list, where), start=1):
-                identity = question.get("id") if isinstance(question, dict) else None
+                there = question if isinstance(question, dict) else {}
+                key = "guid" if "guid" in there and "id" not in there else "id"
+                identity = there.get(key)
                 source = f"{where}, question {identity if identity is not None else f'number {order}'}"
-                yield Row(_fields(question, context, title, source), source)
+                yield Row(_fields(question, key, context, title, source), source)
                 empty = False
     if empty:
         raise InputError(f"{path}: there is not a single question in it: expected articles with paragraphs and qas")
 
 
-def _fields(question: Any, context: str, title: Any, source: str) -> dict[str, Any]:
+def _fields(question: Any, key: str, context: str, title: Any, source: str) -> dict[str, Any]:
     fields = {
-        "id": _field(question, "id", (str, int), source),
+        "id": _field(question, key, (str, int), source),
         "question": _field(question, "question", str, source),
         "context": context,
     }

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from support import files
+from support.tasks import new_task
 from unmask.errors import InputError
 from unmask.io import json_text
 from unmask.io.input_files import InputFiles
 from unmask.io.json_text import read_elements
 from unmask.io.rows import Row
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.squad import read_questions, read_squad
 from unmask.tasks.qa.triviaqa import read_triviaqa
 
@@ -51,6 +53,26 @@ def test_questions_of_squad(tmp_path: Path) -> None:
     )
     assert second.fields["is_impossible"] is True
     assert second.fields["answers"] == {"text": [], "answer_start": []}
+
+
+def test_questions_of_klue_mrc(tmp_path: Path) -> None:
+    """`guid` in place of `id`; without an answer there are `plausible_answers` alone, or empty `answers` too."""
+    answered = {"question_type": 1, "is_impossible": False, "guid": "klue-mrc_1", "answers": QUESTION["answers"]}
+    plausible = {"question_type": 3, "is_impossible": True, "plausible_answers": [{"text": "kite", "answer_start": 15}]}
+    questions = [
+        {"question": "무엇을 보았나?", **answered},
+        {"question": "누가 날렸나?", **plausible, "guid": "klue-mrc_2"},
+        {"question": "언제 날렸나?", **plausible, "guid": "klue-mrc_3", "answers": []},
+    ]
+    path = write(tmp_path / "klue-mrc-v1.1_dev.json", squad(*questions, news_category=None, source="wikipedia"))
+    assert next(read_questions(path)).source == f"{path}: 'Kites', paragraph 1, question klue-mrc_1"
+    task = new_task(name="korquad1", unanswerable=True)
+    examples = list(task.load(path, ExampleCounts()))
+    assert [(each.id, each.answers) for each in examples] == [
+        ("klue-mrc_1", ((9, 19), (15, 19))),
+        ("klue-mrc_2", ()),
+        ("klue-mrc_3", ()),
+    ]
 
 
 def test_a_test_file_has_no_answers(tmp_path: Path) -> None:
