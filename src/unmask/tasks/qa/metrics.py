@@ -2,7 +2,8 @@
 
 Rajpurkar et al. 2016, section 6.1, and 2018; Lim et al. 2019; Joshi et al. 2017. The best over all right answers
 counts. F1 is computed on bags of words, for KorQuAD on bags of characters. Names are those of Hugging Face `evaluate`:
-`squad` and `squad_v2`.
+`squad` and `squad_v2`. Unlike these scorers, an answer and the right ones are composed (NFC), since an answer has the
+passage's composition.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
+from unmask.io.encodings import normalized
 from unmask.io.input_files import DataPath
 from unmask.io.json_text import shown
 from unmask.io.progress import counted, listed
@@ -41,18 +43,19 @@ _KOREAN_SIGNS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalise_squad(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and additional white space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+    """Composed (NFC), lower case, without ASCII punctuation, English articles and additional white space."""
+    return " ".join(_ARTICLES.sub(" ", normalized("NFC", text).lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def normalise_korquad(text: str) -> str:
-    """Quotation marks and brackets become blanks; then lower case, without ASCII punctuation and additional blanks."""
-    return " ".join(text.translate(_KOREAN_SIGNS).lower().translate(_WITHOUT_PUNCTUATION).split())
+    """Composed (NFC), quotation marks and brackets become blanks; then lower case, without ASCII punctuation and
+    additional blanks."""
+    return " ".join(normalized("NFC", text).translate(_KOREAN_SIGNS).lower().translate(_WITHOUT_PUNCTUATION).split())
 
 
 def normalise_triviaqa(text: str) -> str:
     """As `normalise_squad`, but ASCII punctuation and the quotation marks ‘ ’ ´ become blanks."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_BLANKS_FOR_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", normalized("NFC", text).lower().translate(_BLANKS_FOR_PUNCTUATION)).split())
 
 
 @dataclass(frozen=True)

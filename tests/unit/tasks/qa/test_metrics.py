@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from support.tasks import new_task
 from unmask.errors import InputError
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.metrics import (
+    Normalisation,
     QaScore,
     compare,
     normalise_korquad,
@@ -57,6 +59,13 @@ def test_texts_are_normalised_as_the_official_scorers_do(
     normalise: Callable[[str], str], text: str, normal: str
 ) -> None:
     assert normalise(text) == normal
+
+
+@pytest.mark.parametrize("normalisation", ["squad", "korquad", "triviaqa"])
+def test_an_answer_of_a_decomposed_passage_is_right(normalisation: Normalisation) -> None:
+    decomposed = unicodedata.normalize("NFD", "서울 café")
+    for answer, gold in ((decomposed, "서울 café"), ("서울 café", decomposed)):
+        assert compare(answer, (gold,), normalisation) == (1, 1)
 
 
 def test_triviaqa_is_scored_by_its_own_rule() -> None:
