@@ -52,14 +52,15 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
 
 
 def likeliest(probabilities: Tensor, tokenizer: TextTokenizer, top_k: int) -> tuple[Tensor, Tensor]:
-    """(rows, up to `top_k`) probabilities and ids of the likeliest tokens; special ones stand for no text.
+    """(rows, up to `top_k`) probabilities and ids of the likeliest tokens; special ones stand for no text, and what a
+    model has beyond the tokenizer's entries neither.
 
     Args:
         probabilities: (rows, vocabulary), which are changed.
     """
     special = torch.tensor(tokenizer.special_ids, device=probabilities.device)
-    ordinary = probabilities.index_fill_(1, special, -1)
-    return ordinary.topk(min(top_k, probabilities.shape[1] - len(special)))
+    ordinary = probabilities[:, : tokenizer.vocab_size].index_fill_(1, special, -1)
+    return ordinary.topk(min(top_k, ordinary.shape[1] - len(special)))
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,22 @@ def test_special_tokens_fill_no_blank_unless_they_are_asked_for(tiny_model: Path
     assert sum(answer["score"] for answer in every + of_special) == pytest.approx(1, abs=1e-5)
 
 
+def test_no_answer_is_of_a_row_that_pads_the_models_matrix(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    padded = AutoModelForMaskedLM.from_pretrained(tiny_model)
+    padded.resize_token_embeddings(401, pad_to_multiple_of=64)
+    shutil.copytree(tiny_model, tmp_path / "model")
+    padded.save_pretrained(tmp_path / "model")
+    filler = MaskFiller(tmp_path / "model")
+    assert filler.encoder.settings.vocab_size == 448
+    every = filler.fill("a man [MASK] outside.", 10**6)
+    assert {answer["token"] for answer in every} == set(range(400)) - set(filler.tokenizer.special_ids)
+    text = filler.encode("a man [MASK] outside.")
+    layers = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, text.ids, text.places[0], 10**6)
+    assert {len(layer.scores) for layer in layers} == {len(every)}
+
+
 def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     filler = MaskFiller(tiny_model)
     with pytest.raises(InputError, match=r"no \[MASK\] in 'a man': put \[MASK\] where a word is wanted"):
