@@ -42,7 +42,7 @@ from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row
 from unmask.io.writing import refuse_inputs_inside, writing
 from unmask.models.hub.directory import blank_model, load_model
-from unmask.models.hub.uses import FINE_TUNED
+from unmask.models.hub.uses import FINE_TUNED, check_segments
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
@@ -224,6 +224,8 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     module: Any = recalled.module(loaded.encoder, loaded.head)
     is_foreign = "unmask_task" not in loaded.config
     ignores_segments = is_foreign and not tokenizer.reads_words and not tokenizer.gives_segments
+    if is_foreign and not ignores_segments:
+        check_segments(loaded.encoder.settings, directory)
     if in_onnx:
         module, compute = OnnxModule(module, directory), on_processor(directory, compute)
     else:

@@ -22,7 +22,7 @@ from support.files import write, write_rows
 from support.model_files import edit_config
 from support.sizes import small
 from support.tasks import new_task
-from support.untrained import save_task_model
+from support.untrained import save_language_model, save_task_model
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.deciding import Deciding
@@ -503,6 +503,22 @@ def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_m
     save_finetuned(task.module(new_encoder(settings, pooler=False)), task, tokenizer, tmp_path)
     assert "token_type_ids" in AutoTokenizer.from_pretrained(tiny_model)("a man", "a dog")
     assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("a man", "a dog")
+
+
+@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "BertTokenizer"}, {"model_input_names": ["input_ids"]}])
+def test_segments_that_transformers_adds_to_a_gpt1_are_told(
+    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = save_language_model(tmp_path / "base", "gpt1", "wordpiece", TEXTS * 9, 300)
+    model = save_task_model(tmp_path / "model", base, labels=list(LABELS), max_length=16)
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    load_predictor(model)
+    assert not caplog.text, "it was fine-tuned here"
+    foreign = json.loads((model / "config.json").read_text())
+    del foreign["unmask_task"]
+    (model / "config.json").write_text(json.dumps(foreign))
+    load_predictor(model)
+    assert ("fine-tune it again here; else state" in caplog.text) is ("tokenizer_class" in config)
 
 
 def test_progress_ends_with_the_error(

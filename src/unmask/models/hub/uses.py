@@ -108,6 +108,17 @@ def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: obj
         )
 
 
+def check_segments(sizes: Sizes, where: object) -> None:
+    """Warns if a model that somebody else fine-tuned with segments answers otherwise here."""
+    if sizes.family.name == "gpt1":
+        logger.warning(
+            "%s: the tokenizer gives token_type_ids, for which a GPT-1 adds the embeddings of the words 0 and 1 in "
+            "transformers, and nothing here; if it was fine-tuned with them, fine-tune it again here; else state "
+            '"model_input_names": ["input_ids", "attention_mask"] in tokenizer_config.json',
+            where,
+        )
+
+
 def check_kind(directory: Path, class_name: str, use: Use, wanted: str) -> None:
     """Refuses a model of another kind by a `ModelError`, which names the commands that take it.
 
