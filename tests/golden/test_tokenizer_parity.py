@@ -175,7 +175,9 @@ def test_what_transformers_saved_again_is_the_same_here(family: str, tmp_path: P
     ("bert", {"do_lower_case": False}),
     ("bert", {"tokenizer_class": "BertTokenizer"}),
     ("bert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}),
+    ("modernbert", {"do_lower_case": False}),
     ("roberta", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}),
+    ("roberta", {"add_prefix_space": True}),
 ])  # fmt: skip
 def test_keys_beside_the_definition_count_as_in_transformers(
     model_type: str, said: dict[str, Any], tmp_path: Path

@@ -72,7 +72,7 @@ _BPE_CLASSES = _GENERIC_CLASSES | {
     "RobertaTokenizer",
 }
 """Tokenizers of `transformers`, without `Fast`, that read a vocabulary alone as is done here."""
-WITHOUT_SEGMENTS = {"TokenizersBackend", "DistilBertTokenizer"}
+WITHOUT_SEGMENTS = {"TokenizersBackend", "DistilBertTokenizer", "OpenAIGPTTokenizer", "RobertaTokenizer"}
 """Those that give a model no segments."""
 _ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
 _USUAL_NAMES = {
@@ -108,7 +108,7 @@ def new_files(
         config: entries of `tokenizer_config.json` besides the special tokens: `tokenizer_class` ...
         has_segments: True if the model takes `token_type_ids`.
     """
-    inputs = ["input_ids", SEGMENTS, "attention_mask"] if has_segments else ["input_ids", "attention_mask"]
+    inputs = _input_names(has_segments)
     full_config = {INPUT_NAMES: inputs, "clean_up_tokenization_spaces": False, **special_tokens, **config}
     if segmenter != "none":
         full_config[SEGMENTER_KEY] = segmenter
@@ -121,6 +121,10 @@ def new_files(
     if model["type"] == "WordPiece":
         files["vocab.txt"] = "".join(f"{entry}\n" for entry in in_order(model["vocab"])).encode()
     return files
+
+
+def _input_names(has_segments: bool) -> list[str]:
+    return ["input_ids", *[SEGMENTS] * has_segments, "attention_mask"]
 
 
 def read_directory(path: Path) -> OpenedDirectory:
@@ -184,7 +188,9 @@ def _warn_of_default(path: Path, key: str, value: Any) -> None:
 
 def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
     path = directory / "tokenizer.json"
-    definition, unstated = _as_configured(_read_json(path), config)
+    class_name = class_in(config) or _class_beside(directory)
+    unfitted = _read_json(path) | {"truncation": None, "padding": None}  # both are of the use, not of the tokenizer
+    definition, unstated = _as_configured(unfitted, config, class_name)
     facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
@@ -192,10 +198,14 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     files = {name: _read_kept(directory, name) for name in KEPT_FILES if (directory / name).is_file()}
     if definition != json.loads(files["tokenizer.json"]):
         files["tokenizer.json"] = json_bytes(definition)
+    for key, value in unstated.items():
+        _warn_of_default(directory / CONFIG, key, value)
+    if not class_in(config):
+        # else `transformers` takes the class of whatever model is saved beside it
+        names = config.get(INPUT_NAMES) or _input_names(class_name not in WITHOUT_SEGMENTS)
+        unstated |= {**special_tokens, "tokenizer_class": "PreTrainedTokenizerFast", INPUT_NAMES: names}
     if unstated:
         files[CONFIG] = json_bytes(_read_json(directory / CONFIG) | unstated)
-        for key, value in unstated.items():
-            _warn_of_default(directory / CONFIG, key, value)
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
 
 
@@ -218,6 +228,13 @@ _BUILT_ANEW: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 """By class of `transformers`: the step that it builds anew from `tokenizer_config.json`, its type in `tokenizer.json`,
 and what each key is called there."""
+_CLASSES_OF_MODELS = {
+    "modernbert": "TokenizersBackend",
+    "modernbert-decoder": "TokenizersBackend",
+    "openai-gpt": "OpenAIGPTTokenizer",
+    "roberta": "RobertaTokenizer",
+}
+"""By `model_type`, where it is not BERT's."""
 _CLASS_DEFAULTS = {
     "do_lower_case": True,
     "strip_accents": None,
@@ -227,10 +244,18 @@ _CLASS_DEFAULTS = {
 """What such a class takes for a key that `tokenizer_config.json` leaves out."""
 
 
-def _as_configured(definition: Definition, config: Mapping[str, Any]) -> tuple[Definition, dict[str, Any]]:
-    """What `tokenizer.json` says as `transformers` reads it, keys in `tokenizer_config.json` first; and the keys left
-    out there for which `transformers` takes another value than `tokenizer.json` has."""
-    step, kind, names = _BUILT_ANEW.get(class_in(config) or "BertTokenizer", ("", "", {}))
+def _class_beside(directory: Path) -> str:
+    """The class that `transformers` takes where `tokenizer_config.json` names none: by the model's `config.json`."""
+    model = _read_json(directory / "config.json")
+    return class_in(model) or _CLASSES_OF_MODELS.get(str(model.get("model_type")), "BertTokenizer")
+
+
+def _as_configured(
+    definition: Definition, config: Mapping[str, Any], class_name: str
+) -> tuple[Definition, dict[str, Any]]:
+    """What `tokenizer.json` says as a class of `transformers` reads it, keys in `tokenizer_config.json` first; and the
+    keys left out there for which that class takes another value than `tokenizer.json` has."""
+    step, kind, names = _BUILT_ANEW.get(class_name, ("", "", {}))
     saved = definition.get(step) or {}
     if saved.get("type") != kind:
         return definition, {}

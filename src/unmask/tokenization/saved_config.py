@@ -20,7 +20,8 @@ def fit_to_model(directory: Path, max_length: int, has_segments: bool) -> None:
     if not path.is_file():
         return
     config = json.loads(path.read_bytes())
-    config.pop("truncation_side", None)  # texts are cut at their ends here
+    for key in ("truncation_side", "padding_side"):
+        config.pop(key, None)  # texts are cut at their ends here, and begin at the first position
     names = config.get(INPUT_NAMES)
     names = [name for name in names if name != SEGMENTS] if isinstance(names, list) else ["input_ids", "attention_mask"]
     if has_segments:

@@ -13,14 +13,23 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.files import write_rows
 from support.finetuned_exchange import KINDS, assert_equal, load_whole
-from unmask.finetuning.run import finetune
+from support.sizes import small
+from support.tasks import new_task
+from unmask.finetuning.run import finetune, save_finetuned
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.predictor import load_predictor
+from unmask.models.encoder import new_encoder
 from unmask.pretraining.run import pretrain
 from unmask.tokenization.tokenizer import load_tokenizer
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+CUT_AND_PADDED_AT_THE_LEFT = {
+    "truncation": {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0},
+    "padding": {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0,
+                "pad_type_id": 0, "pad_token": "[PAD]"},
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("without_reports")
@@ -45,14 +54,40 @@ def test_what_we_save_opens_there(bases: dict[str, Path], tmp_path: Path, family
 def test_a_tokenizer_of_theirs_gives_the_segments_that_were_learnt(bases: dict[str, Path], tmp_path: Path) -> None:
     base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     config = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
-    config = {**config, "truncation_side": "left"}
+    config = {**config, "truncation_side": "left", "padding_side": "left"}
     del config["model_input_names"]
     (base / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    definition = json.loads((base / "tokenizer.json").read_text("utf-8")) | CUT_AND_PADDED_AT_THE_LEFT
+    (base / "tokenizer.json").write_text(json.dumps(definition), "utf-8")
     kind, data = KINDS["pairs"], write_rows(tmp_path / "train.jsonl", *KINDS["pairs"].rows)
     words = [f"init_from={base}", f"data.train={data}", *kind.settings, "train.steps=2", "device=cpu"]
     directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
     assert_equal("pairs", directory, load_whole(kind, directory))
-    assert AutoTokenizer.from_pretrained(directory).truncation_side == "right", "as `unmask predict` cuts"
+    theirs = AutoTokenizer.from_pretrained(directory)
+    assert (theirs.truncation_side, theirs.padding_side) == ("right", "right"), "as `unmask predict` cuts"
+
+
+@pytest.mark.parametrize(
+    ("family", "of"), [("gpt1", "bert"), ("roberta", "bert"), ("modernbert", "bert"), ("bert", "roberta")]
+)
+def test_a_tokenizer_that_names_no_class_is_that_of_its_file(
+    bases: dict[str, Path], tmp_path: Path, family: str, of: str
+) -> None:
+    """Published ones of 2019 name none; `transformers` then takes that of the model, which splits otherwise."""
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "model_max_length": 512}')
+    shutil.copy(bases[of] / "tokenizer.json", tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    sizes = small(architecture=family, vocab=tokenizer.vocab_size, width=16, layers=1, heads=2, inner=64, positions=40)
+    task = new_task(labels=["a", "b"], max_length=40)
+    module = task.module(new_encoder(sizes, pooler=family == "bert"))
+    save_finetuned(module, task, tokenizer, tmp_path / "model")
+    theirs: Any = AutoTokenizer.from_pretrained(tmp_path / "model")
+    inputs = [(text, pair) for text in ("A warm paper", "Émilie [MASK] <mask>") for pair in (None, "a dull paper")]
+    for text, encoded in zip(inputs, tokenizer.encode_inputs(inputs), strict=True):
+        found = theirs(*text)
+        assert found["input_ids"] == encoded.input_ids
+        assert found.get("token_type_ids") == (encoded.token_type_ids if sizes.type_vocab_size > 1 else None)
+    assert (theirs.pad_token_id, theirs.mask_token_id) == (tokenizer.pad_id, tokenizer.mask_id)
 
 
 @pytest.fixture(scope="module")
