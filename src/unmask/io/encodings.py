@@ -40,6 +40,9 @@ _USUAL = {
 }
 """Encodings to try, in order, and what nearly all letters beyond ASCII are in text that is written in them."""
 
+_COMMON_HANGUL = "이다는에을의가고를은지하한로기서도"
+"""A quarter to a third of what Korean is written in."""
+
 _OTHERS = (
     "cp1252 (Western Europe), cp1250 (Central Europe), cp1251 or koi8-r (Russian), cp1253 (Greek), cp1254 (Turkish), "
     "cp1255 (Hebrew), cp1256 (Arabic), cp874 (Thai), cp949 (Korean), cp932 or euc-jp (Japanese), gb18030 or big5 "
@@ -228,9 +231,11 @@ def _excerpt(content: bytes, encoding: str) -> str:
 
 
 def _is_hangul(sample: bytes) -> bool:
-    """Whether at least half of the letters are Hangul as cp949: of Korean with Hanja, and of some Chinese."""
+    """Whether at least half of the letters are Hangul as cp949, and a tenth of these are common: of Korean with Hanja,
+    and of some Chinese. (Thai would be Hangul, too, of rare syllables.)"""
     beyond = [char for char in _decoded(sample, "cp949") or "" if char > "\x7f" and _is_letter(char)]
-    return 2 * sum("가" <= char <= "힣" for char in beyond) >= len(beyond) > 0
+    hangul = [char for char in beyond if "가" <= char <= "힣"]
+    return 2 * len(hangul) >= len(beyond) > 0 and 10 * sum(map(_COMMON_HANGUL.__contains__, hangul)) >= len(hangul)
 
 
 def _as_it_was(content: bytes, encoding: str) -> bytes:

@@ -3,7 +3,8 @@ were replaced (ELECTRA, Clark et al. 2020, section 2), or what stood there befor
 the paper compares it).
 
 Each task has a head of its own on the encoder that is kept. The paper does not say how the losses of the two tasks that
-predict tokens count beside the generator's; they are of its kind, and count once.
+predict tokens count beside the generator's; they are of its kind, and count once. Their heads are not saved: with them
+the model would be a masked LM to `transformers` and to every command here, and it has never seen a `[MASK]`.
 """
 
 from __future__ import annotations
@@ -51,13 +52,11 @@ class CorruptedTextTask(ABC):
 
     Attributes:
         term: of the loss.
-        weight: of that term beside the generator's, where the settings give none.
         head_name: of its head, in the weights of a checkpoint.
         is_over_vocabulary: whether its classes are the entries of the vocabulary.
     """
 
     term: str
-    weight: float = 1.0
     head_name: str
     is_over_vocabulary: bool = True
 
@@ -67,13 +66,13 @@ class CorruptedTextTask(ABC):
     @abstractmethod
     def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
 
-    @abstractmethod
     def restored(self, head: nn.Module, loaded: LoadedModel) -> nn.Module:
-        """The head of a model directory in place of a fresh one, as far as that has it."""
+        """The head of a model directory in place of a fresh one, if that has it."""
+        return head
 
-    @abstractmethod
     def saved(self, encoder: TokenEncoder, head: nn.Module) -> Saved:
         """The model that is kept."""
+        return Saved(encoder)
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
@@ -116,7 +115,6 @@ class Detection(CorruptedTextTask):
     """
 
     term = "discriminator"
-    weight = 50.0
     head_name = "discriminator_head"
     is_over_vocabulary = False
 
@@ -222,12 +220,6 @@ class ReplaceMLM(CorruptedTextTask):
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
         return MaskedLMHead(sizes)
 
-    def restored(self, head: nn.Module, loaded: LoadedModel) -> nn.Module:
-        return loaded.masked_lm_head or head
-
-    def saved(self, encoder: TokenEncoder, head: nn.Module) -> Saved:
-        return Saved(encoder, {"masked_lm_head": head})
-
     def count(self, batch: Batch) -> int:
         return len(batch.columns["target_positions"])
 
@@ -246,7 +238,7 @@ class ReplaceMLM(CorruptedTextTask):
     def predictions(
         self, encoder: TokenEncoder, head: nn.Module, text: CorruptedText, most: int, show: Callable[[int], str]
     ) -> dict[int, dict[str, Any]]:
-        return predict_masked(text.batch, most, self._logits(encoder, head, text.batch)[0], show)
+        return _predicted(text.batch, most, self._logits(encoder, head, text.batch)[0], show)
 
     def floors(self, unigram: float, share: float | None) -> list[Floor]:
         return copying_floors(self.term, unigram, share)
@@ -262,27 +254,13 @@ class ReplaceMLM(CorruptedTextTask):
 
 class AllTokensMLM(CorruptedTextTask):
     """The original tokens at all places, with a mechanism that copies what is shown: with the copy probability D of a
-    token, its distribution is D on the token shown and 1 - D times the softmax over the vocabulary.
-
-    `transformers` has no class with that mechanism: the model is saved as a masked LM without it, and another run that
-    starts from that begins with a fresh one.
-    """
+    token, its distribution is D on the token shown and 1 - D times the softmax over the vocabulary."""
 
     term = "all_tokens"
     head_name = "copying_head"
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
         return CopyingHead(sizes)
-
-    def restored(self, head: nn.Module, loaded: LoadedModel) -> nn.Module:
-        """That which copies is not saved: it is fresh."""
-        assert isinstance(head, CopyingHead), "made here"
-        head.masked_lm_head = loaded.masked_lm_head or head.masked_lm_head
-        return head
-
-    def saved(self, encoder: TokenEncoder, head: nn.Module) -> Saved:
-        assert isinstance(head, CopyingHead), "made here"
-        return Saved(encoder, {"masked_lm_head": head.masked_lm_head})
 
     def count(self, batch: Batch) -> int:
         return batch.num_tokens
@@ -305,7 +283,7 @@ class AllTokensMLM(CorruptedTextTask):
         """At the targets."""
         logits, copied = head(encoder(text.batch), encoder.word_embeddings)
         probabilities = self._probabilities(text.batch, logits, copied)[text.batch.columns["target_positions"]]
-        return predict_masked(text.batch, most, probabilities.log(), show)
+        return _predicted(text.batch, most, probabilities.log(), show)
 
     def floors(self, unigram: float, share: float | None) -> list[Floor]:
         return copying_floors(self.term, unigram, share)
@@ -338,6 +316,12 @@ def new_task(variant: str, target_prob: float) -> CorruptedTextTask:
         case "all_tokens_mlm":
             return AllTokensMLM(target_prob)
     raise AssertionError(f"checked by the settings: {variant}")
+
+
+def _predicted(batch: Batch, most: int, logits: Tensor, show: Callable[[int], str]) -> dict[int, dict[str, Any]]:
+    """At the targets, each with the sample that was read there."""
+    predicted = predict_masked(batch, most, logits, show)
+    return {place: {**each, "token": show(int(batch.input_ids[place]))} for place, each in predicted.items()}
 
 
 def _scores_of_tokens(term: str, losses: Tensor, right: Tensor, replaced: Tensor) -> dict[str, tuple[Tensor, int]]:

@@ -131,12 +131,16 @@ def discriminator_floors(target_prob: float, replaced: float | None) -> list[Flo
     if replaced is None:
         what = "knowing the share of targets alone; lower the more samples equal their originals"
     advice = "the discriminator learns from what a generator gets wrong: as for the generator"
-    always, as_loss = "always saying that a token is the original one", "as for the loss of the discriminator"
+    usual = "original" if share <= 0.5 else "replaced"  # of targets alone most may be
+    always, as_loss = f"always saying that a token is {usual}", "as for the loss of the discriminator"
     loss, accuracy = "loss/discriminator", "eval/discriminator_accuracy"
     return [
         Floor("discriminator-share-floor", loss, "share entropy", what, share_entropy(share), 0.01, False, advice),
-        Floor("discriminator-majority-floor", accuracy, "always original", always, 1 - share, 0.001, False, as_loss),
-    ]
+        Floor(
+            "discriminator-majority-floor", accuracy, f"always {usual}", always, max(share, 1 - share), 0.001, False,
+            as_loss,
+        ),
+    ]  # fmt: skip
 
 
 def copying_floors(term: str, unigram: float, replaced: float | None) -> list[Floor]:
@@ -148,7 +152,7 @@ def copying_floors(term: str, unigram: float, replaced: float | None) -> list[Fl
     """
     if replaced is None:
         return []
-    what = f"copying all tokens but the {replaced:.1%} that are replaced, of which the frequencies are known"
+    what = f"copying all tokens but the {replaced:.1%} that are replaced, of which at best the frequencies are known"
     advice = "the model learns from what a generator gets wrong: as for the generator"
     value, always = share_entropy(replaced) + replaced * unigram, "always saying the token that is shown"
     loss, accuracy = f"loss/{term}", f"eval/{term}_accuracy"

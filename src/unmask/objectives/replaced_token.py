@@ -132,8 +132,9 @@ class ReplacedToken:
             self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
             if module.is_tied:
                 share_embeddings(loaded.encoder, module.encoder)
-            if not self._settings.tie_weights:
-                module.generator.load_state_dict(loaded.encoder.state_dict())
+            if self._settings.tie_weights:
+                self._check_is_one(folder, loaded.encoder, module.encoder)
+            module.generator.load_state_dict(loaded.encoder.state_dict())
             module.generator_head = loaded.masked_lm_head
 
     def floors(
@@ -173,6 +174,14 @@ class ReplacedToken:
         asked, tokens = (sum(map(each, batches)) for each in (self._task.count, lambda batch: batch.num_tokens))
         judged = "all, the special ones included" if asked == tokens else f"{asked / max(1, tokens):.1%}"
         return [*describe_masking(batches, self._mask_id), ("tokens that the discriminator judges", judged)]
+
+    def _check_is_one(self, folder: Path, generator: ElectraEncoder, discriminator: ElectraEncoder) -> None:
+        theirs = discriminator.state_dict()
+        if not all(torch.equal(weight, theirs[name]) for name, weight in generator.state_dict().items()):
+            raise SettingsError(
+                f"{folder}: the generator has weights of its own, and objective.tie_weights makes it one with its "
+                "discriminator: set objective.tie_weights=false, or remove the folder for a fresh head"
+            )
 
     def _check_generator(self, folder: Path, found: EncoderSettings, expected: EncoderSettings) -> None:
         ours, theirs = expected.model_dump(exclude=_NOT_COMPARED), found.model_dump(exclude=_NOT_COMPARED)
@@ -293,7 +302,8 @@ class ReplacedTokenModule(ObjectiveModule):
         terms += directions.next_token_terms(batch, self.generator, self.generator_head, to_next)
         if self.trains_discriminator:
             total = self._task.total(self.encoder, self.head, self.corrupt(batch, logits), self.cross_entropy)
-            terms.append(LossTerm(self._task.term, total, self._weight if self.trains_generator else 1.0))
+            weight = self._settings.discriminator_weight if self.trains_generator else 1.0
+            terms.append(LossTerm(self._task.term, total, 1.0 if self._settings.predicts_tokens else weight))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
@@ -309,8 +319,8 @@ class ReplacedTokenModule(ObjectiveModule):
         return scores | self._task.scores(self.encoder, self.head, self.corrupt(batch, logits))
 
     def saved(self) -> dict[str, Saved]:
-        """The discriminator, an ElectraForPreTraining (or, where it predicts tokens, an ElectraForMaskedLM), and beside
-        it the generator, an ElectraForMaskedLM."""
+        """The discriminator, an ElectraForPreTraining, or an encoder alone where it predicts tokens; and beside it the
+        generator, an ElectraForMaskedLM."""
         return {
             "": self._task.saved(self.encoder, self.head),
             GENERATOR: Saved(self.generator, {"masked_lm_head": self.generator_head}),
@@ -355,8 +365,3 @@ class ReplacedTokenModule(ObjectiveModule):
         replaced = torch.zeros(batch.num_tokens, dtype=torch.bool, device=samples.device)
         replaced[targets] = samples != batch.columns["labels"][targets]
         return CorruptedText(batch.with_input_ids(batch.input_ids.scatter(0, targets, samples)), replaced)
-
-    @property
-    def _weight(self) -> float:
-        given = self._settings.discriminator_weight
-        return self._task.weight if given is None else given

@@ -293,9 +293,9 @@ class ReplacedTokenSettings(ObjectiveSettings):
     """What the discriminator learns, by the names of section 3.4: which of all tokens were replaced; which of the
     targets (`electra_15`); the original tokens at the targets, or at all places, where it may copy what is shown."""
 
-    discriminator_weight: float | None = Field(default=None, gt=0)
-    """lambda: the weight of the discriminator's mean loss beside the generator's. Null: 50, as in the paper, where it
-    detects what was replaced; 1 where it predicts tokens, of which the paper says nothing."""
+    discriminator_weight: float = Field(default=50.0, gt=0)
+    """lambda: the weight of the discriminator's mean loss beside the generator's, where it detects what was replaced;
+    where it predicts tokens both count once, of which the paper says nothing."""
 
     tie_weights: bool = False
     """True: generator and discriminator are one encoder, each with its head (section 3.2, "tying all weights"); for two
@@ -333,6 +333,11 @@ class ReplacedTokenSettings(ObjectiveSettings):
         }
 
     @property
+    def predicts_tokens(self) -> bool:
+        """Whether the discriminator predicts tokens, in place of detecting which were replaced."""
+        return self.variant in ("replace_mlm", "all_tokens_mlm")
+
+    @property
     def stages(self) -> tuple[float, ...]:
         if self.schedule == "two_stage":
             return 0.5, 1.0
@@ -343,9 +348,9 @@ class ReplacedTokenSettings(ObjectiveSettings):
 
     @property
     def why_large_gradients(self) -> str:
-        if self.schedule != "joint" or self.variant in ("replace_mlm", "all_tokens_mlm"):
+        if self.schedule != "joint" or self.predicts_tokens:
             return ""
-        return f", and for a discriminator whose loss counts {self.discriminator_weight or 50:g}-fold"
+        return f", and for a discriminator whose loss counts {self.discriminator_weight:g}-fold"
 
     def unusual(self) -> Iterator[Remark]:
         return unusual_share(self.target_prob)
@@ -353,8 +358,12 @@ class ReplacedTokenSettings(ObjectiveSettings):
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
         joint = ("schedule", "joint")
-        weight = {} if self.discriminator_weight == 50 else {"discriminator_weight": joint}  # 50 may come from a base
-        refuse_without_effect(self, {"discriminator_after": joint, "tie_weights": joint, **weight})
+        refuse_without_effect(self, {"discriminator_weight": joint, "discriminator_after": joint, "tie_weights": joint})
+        if self.discriminator_weight != 50 and self.predicts_tokens:
+            raise ValueError(
+                f"discriminator_weight {self.discriminator_weight:g} has no effect with variant {self.variant}, whose "
+                "losses count once: leave it out"
+            )
         if self.tie_weights and (self.generator_size != 1 or self.tie_embeddings == "none"):
             raise ValueError(
                 f"tie_weights true makes generator and discriminator one encoder, and generator_size is "

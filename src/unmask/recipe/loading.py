@@ -124,7 +124,7 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
 def _refuse_text(cls: type[Recipe], name: str) -> None:
     """Raises SettingsError for a folder, or a file of text, in the recipe's place."""
     path = Path(name)
-    is_folder = path.is_dir() and name not in known_recipes()
+    is_folder = bool(name) and path.is_dir() and name not in known_recipes()
     if is_folder and (path / RECIPE).is_file():
         raise SettingsError(f"{name} is a run: give its recipe, {path / RECIPE}, or another")
     usual = (

@@ -133,7 +133,7 @@ class TaskSettings(Settings):
     """A question is answered if its best span's score exceeds the null score by more than this (tau in BERT's paper,
     section 4.3); null: chosen on the dev file for the highest F1, or 0 without a dev file."""
     answerability: bool = False
-    """True: a classifier, trained with the spans, decides whether there is an answer (RoBERTa, section 5.2; see
+    """True: a classifier, trained with the spans, decides whether there is an answer (RoBERTa, section 3.3; see
     `unmask.tasks.qa.module`), its logit in place of the span's at `[CLS]`; needs training questions without one."""
     drop_unfound_answers: bool = False
     """True: training answers that are not in their passage are counted and left out; False: they are refused."""

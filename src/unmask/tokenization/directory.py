@@ -19,6 +19,7 @@ from unmask.errors import ModelError
 from unmask.io.json_text import check_size, read_object
 from unmask.io.paths import refuse_link_out_of, where_samples_are
 from unmask.tokenization.added_tokens import as_texts, tokens_beside
+from unmask.tokenization.class_settings import CLASS_DEFAULTS, as_configured, class_in, class_of
 from unmask.tokenization.definition import Definition, Facts, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
@@ -159,11 +160,6 @@ def read_directory(path: Path) -> OpenedDirectory:
     raise ModelError(f"{path} holds no tokenizer: expected tokenizer.json or vocab.txt in it, or {layouts}")
 
 
-def class_in(config: Mapping[str, Any]) -> str:
-    """The name of the tokenizer's class in `transformers`, without `Fast`; empty where none is named."""
-    return str(config.get("tokenizer_class") or "").removesuffix("Fast")
-
-
 def _check_class(directory: Path, name: str, kind: str, config: Mapping[str, Any], known: Collection[str]) -> None:
     """Raises ModelError if a vocabulary is for a tokenizer of another class than those known, which would split a text
     otherwise."""
@@ -182,15 +178,19 @@ def _check_class(directory: Path, name: str, kind: str, config: Mapping[str, Any
 def _warn_of_default(path: Path, key: str, value: Any) -> None:
     logger.warning(
         "%s has no %s: it is %s here, as tokenizer.json has it, and %s in transformers; state it there",
-        *(path, key, json.dumps(value), json.dumps(_CLASS_DEFAULTS[key])),
+        *(path, key, json.dumps(value), json.dumps(CLASS_DEFAULTS[key])),
     )
 
 
 def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
     path = directory / "tokenizer.json"
-    class_name = class_in(config) or _class_beside(directory)
-    unfitted = _read_json(path) | {"truncation": None, "padding": None}  # both are of the use, not of the tokenizer
-    definition, unstated = _as_configured(unfitted, config, class_name)
+    class_name = class_in(config) or class_of(_read_json(directory / "config.json"))
+    found = _read_json(path)
+    padding = found.get("padding")
+    if isinstance(padding, dict) and "pad_token" in padding:  # `transformers` takes it from there too
+        config = {"pad_token": padding["pad_token"]} | config
+    unfitted = found | {"truncation": None, "padding": None}  # both are of the use, not of the tokenizer
+    definition, unstated = as_configured(unfitted, config, class_name)
     facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
@@ -203,7 +203,12 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     if not class_in(config):
         # else `transformers` takes the class of whatever model is saved beside it
         names = config.get(INPUT_NAMES) or _input_names(class_name not in WITHOUT_SEGMENTS)
-        unstated |= {**special_tokens, "tokenizer_class": "PreTrainedTokenizerFast", INPUT_NAMES: names}
+        ends = {"bos_token": "cls_token", "eos_token": "sep_token"} if class_name == "RobertaTokenizer" else {}
+        roles = {role: special_tokens[other] for role, other in ends.items() if other in special_tokens}
+        roles |= special_tokens
+        unstated |= {**roles, "tokenizer_class": "PreTrainedTokenizerFast", INPUT_NAMES: names}
+    elif isinstance(padding, dict) and "pad_token" in special_tokens:
+        unstated |= {"pad_token": special_tokens["pad_token"]}
     if unstated:
         files[CONFIG] = json_bytes(_read_json(directory / CONFIG) | unstated)
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
@@ -214,55 +219,6 @@ def _read_kept(directory: Path, name: str) -> bytes:
     refuse_link_out_of(directory, path)
     check_size(path, ModelError)
     return path.read_bytes()
-
-
-_BERT_NORMALIZER = (
-    "normalizer",
-    "BertNormalizer",
-    {"do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"},
-)
-_BUILT_ANEW: dict[str, tuple[str, str, dict[str, str]]] = {
-    "BertTokenizer": _BERT_NORMALIZER,
-    "ElectraTokenizer": _BERT_NORMALIZER,
-    "RobertaTokenizer": ("pre_tokenizer", "ByteLevel", {"add_prefix_space": "add_prefix_space"}),
-}
-"""By class of `transformers`: the step that it builds anew from `tokenizer_config.json`, its type in `tokenizer.json`,
-and what each key is called there."""
-_CLASSES_OF_MODELS = {
-    "modernbert": "TokenizersBackend",
-    "modernbert-decoder": "TokenizersBackend",
-    "openai-gpt": "OpenAIGPTTokenizer",
-    "roberta": "RobertaTokenizer",
-}
-"""By `model_type`, where it is not BERT's."""
-_CLASS_DEFAULTS = {
-    "do_lower_case": True,
-    "strip_accents": None,
-    "tokenize_chinese_chars": True,
-    "add_prefix_space": False,
-}
-"""What such a class takes for a key that `tokenizer_config.json` leaves out."""
-
-
-def _class_beside(directory: Path) -> str:
-    """The class that `transformers` takes where `tokenizer_config.json` names none: by the model's `config.json`."""
-    model = _read_json(directory / "config.json")
-    return class_in(model) or _CLASSES_OF_MODELS.get(str(model.get("model_type")), "BertTokenizer")
-
-
-def _as_configured(
-    definition: Definition, config: Mapping[str, Any], class_name: str
-) -> tuple[Definition, dict[str, Any]]:
-    """What `tokenizer.json` says as a class of `transformers` reads it, keys in `tokenizer_config.json` first; and the
-    keys left out there for which that class takes another value than `tokenizer.json` has."""
-    step, kind, names = _BUILT_ANEW.get(class_name, ("", "", {}))
-    saved = definition.get(step) or {}
-    if saved.get("type") != kind:
-        return definition, {}
-    stated = {name: config[key] for key, name in names.items() if isinstance(config.get(key), bool)}
-    left_out = {key: saved[name] for key, name in names.items() if key not in config and name in saved}
-    unstated = {key: value for key, value in left_out.items() if value != _CLASS_DEFAULTS[key]}
-    return {**definition, step: {**saved, **stated}}, unstated
 
 
 def _usual_roles(facts: Facts) -> dict[str, str]:

@@ -22,15 +22,9 @@ from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import as_path, model_in
 from unmask.io.writing import as_output_error, writing
+from unmask.tokenization.class_settings import class_in
 from unmask.tokenization.definition import Definition, TextTemplate, json_bytes, read_facts
-from unmask.tokenization.directory import (
-    INPUT_NAMES,
-    SEGMENTER_KEY,
-    SEGMENTS,
-    WITHOUT_SEGMENTS,
-    class_in,
-    read_directory,
-)
+from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, WITHOUT_SEGMENTS, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
 from unmask.tokenization.vocabulary import Vocabulary, continuations

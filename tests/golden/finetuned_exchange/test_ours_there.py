@@ -90,6 +90,24 @@ def test_a_tokenizer_that_names_no_class_is_that_of_its_file(
     assert (theirs.pad_token_id, theirs.mask_token_id) == (tokenizer.pad_id, tokenizer.mask_id)
 
 
+def test_a_roberta_tokenizer_without_a_class_has_the_ends_of_a_text(bases: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(bases["roberta"] / name, tmp_path)
+    before: Any = AutoTokenizer.from_pretrained(tmp_path)
+    load_tokenizer(tmp_path).save(tmp_path / "saved")
+    after: Any = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert (after.bos_token, after.eos_token) == (before.bos_token, before.eos_token) == ("<s>", "</s>")
+
+
+def test_a_padding_token_that_only_the_definition_names_is_kept(bases: dict[str, Path], tmp_path: Path) -> None:
+    definition = json.loads((bases["bert"] / "tokenizer.json").read_text("utf-8")) | CUT_AND_PADDED_AT_THE_LEFT
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition), "utf-8")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    load_tokenizer(tmp_path).save(tmp_path / "saved")
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved").pad_token == "[PAD]"
+
+
 @pytest.fixture(scope="module")
 def gpt1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-1 that `pretrain` saved."""

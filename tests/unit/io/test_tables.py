@@ -425,6 +425,8 @@ def test_other_encodings(tmp_path: Path, encoding: str, suffix: str) -> None:
 def test_the_encoding_that_fits(text: str, encoding: str) -> None:
     assert fitting_encoding(text.encode(encoding)) == encoding
     assert fitting_encoding(b"\xff\x81\x8d") is None
+    thai = "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย มีประชากรประมาณสิบล้านคน\n"
+    assert fitting_encoding(thai.encode("cp874")) is None
 
 
 @pytest.mark.parametrize(

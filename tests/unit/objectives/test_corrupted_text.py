@@ -16,6 +16,7 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from support.electra import LENGTHS, new_module, new_objective, random_batch
 from unmask.batch import Batch
+from unmask.errors import SettingsError
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.hub.source import open_source
 from unmask.objectives.base import original_ids
@@ -46,8 +47,11 @@ def opened(variant: str, **settings: Any) -> tuple[Batch, ReplacedTokenModule, C
 def reference(directory: Path, module: ReplacedTokenModule, text: CorruptedText, variant: str) -> list[Tensor]:
     """The losses of the variant, by hand, from the logits that `transformers` computes one sequence at a time; and the
     word embeddings that they have a gradient for."""
-    kept = module.saved()[""]
-    save_model(directory, kept.encoder, kept.heads)
+    if variant == "electra_15":
+        heads = {"discriminator_head": module.head}
+    else:
+        heads = {"masked_lm_head": module.head if variant == "replace_mlm" else module.head.masked_lm_head}
+    save_model(directory, module.encoder, heads)
     theirs = (ElectraForPreTraining if variant == "electra_15" else ElectraForMaskedLM).from_pretrained(
         directory, attn_implementation="eager"
     )
@@ -132,22 +136,33 @@ def test_the_report_shows_the_tokens_that_are_asked_about() -> None:
         tokens = module.predictions(batch, 2, str).tokens
         targets = {place for place in batch.columns["target_positions"].tolist() if place < sum(LENGTHS[:2])}
         kinds[variant] = {token["kind"] for token in tokens.values()}, set(tokens) == targets
+        shown = module.corrupt(batch, module.generator_logits(batch)[0]).batch.input_ids
+        assert all(token["token"] == str(int(shown[place])) for place, token in tokens.items())
     assert kinds["electra"] == ({"checked"}, False)
     assert kinds["electra_15"] == ({"checked"}, True)
     assert kinds["replace_mlm"] == kinds["all_tokens_mlm"] == ({"masked"}, True)
 
 
-def test_a_loss_of_the_generator_s_kind_counts_once_and_a_given_weight_counts() -> None:
+def test_detecting_counts_by_its_weight_and_predicting_once() -> None:
     found = {}
     for variant in ("electra", *TERMS):
-        for given in (None, 7.0):
-            settings = {"variant": variant, "discriminator_weight": given}
-            terms = new_module(**settings)(new_objective(**settings).prepare(random_batch()))
-            found[variant, given] = [term.coefficient for term in terms]
+        terms = new_module(variant=variant)(new_objective(variant=variant).prepare(random_batch()))
+        found[variant] = [term.coefficient for term in terms]
     assert found == {
-        **{(variant, None): [1.0, 50.0] for variant in ("electra", "electra_15")},
-        **{(variant, None): [1.0, 1.0] for variant in ("replace_mlm", "all_tokens_mlm")},
-        **{(variant, 7.0): [1.0, 7.0] for variant in ("electra", *TERMS)},
+        "electra": [1.0, 50.0],
+        "electra_15": [1.0, 50.0],
+        "replace_mlm": [1.0, 1.0],
+        "all_tokens_mlm": [1.0, 1.0],
+    }
+
+
+def test_what_has_never_seen_a_mask_is_saved_as_an_encoder() -> None:
+    heads = {variant: set(new_module(variant=variant).saved()[""].heads) for variant in ("electra", *TERMS)}
+    assert heads == {
+        "electra": {"discriminator_head"},
+        "electra_15": {"discriminator_head"},
+        "replace_mlm": set(),
+        "all_tokens_mlm": set(),
     }
 
 
@@ -179,12 +194,27 @@ def test_with_all_weights_tied_there_is_one_encoder_and_each_model_is_saved(tmp_
         assert torch.equal(again.state_dict()[name], weight), name
 
 
+def test_a_generator_with_weights_of_its_own_is_not_made_one_with_its_discriminator(tmp_path: Path) -> None:
+    for folder, kept in new_module(generator_size=1.0).saved().items():
+        save_model(tmp_path / folder, kept.encoder, kept.heads)
+    its = new_objective(tie_weights=True, generator_size=1.0)
+    with pytest.raises(SettingsError, match=r"weights of its own.*tie_weights=false"):
+        its.restore_heads(its.build(load_model(tmp_path).encoder), open_source(tmp_path))
+
+
+def test_most_targets_may_be_replaced_and_the_floor_is_then_to_say_so() -> None:
+    counts = np.array([0, 0, 0, 0, 0, 2, 1, 1])
+    floors = by_figure(new_objective(variant="electra_15").floors(counts, evaluation={"eval/replaced_share": 0.75}))
+    assert floors["eval/discriminator_accuracy"] == {"always replaced": pytest.approx(0.75)}
+
+
 def test_weights_of_two_sizes_are_not_tied() -> None:
     for given, key in (
         ({"tie_weights": True}, "generator_size=1"),
         ({"tie_weights": True, "generator_size": 1, "tie_embeddings": "none"}, "tie_embeddings=all"),
         ({"tie_weights": True, "generator_size": 1, "schedule": "two_stage"}, "schedule=joint"),
         ({"variant": "electra_100"}, "electra_15"),
+        ({"variant": "replace_mlm", "discriminator_weight": 2.0}, "no effect with variant replace_mlm"),
     ):
         with pytest.raises(ValidationError, match=key):
             ReplacedTokenSettings(**given)

@@ -79,6 +79,8 @@ def test_a_folder_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write(tmp_path / "runs" / "en" / "recipe.yaml", "")
     with pytest.raises(SettingsError, match=r"^runs/en is a run: give its recipe, runs/en/recipe.yaml, or another"):
         load_pretrain_recipe("runs/en")
+    with pytest.raises(SettingsError, match=r"^no recipe ''"):
+        load_pretrain_recipe("")
     (tmp_path / "pretrain" / "bert_tiny").mkdir(parents=True)
     assert load_pretrain_recipe("pretrain/bert_tiny", ["store=s"]).store == "s"
 

@@ -1,4 +1,4 @@
-"""A head that answers questions, and classifies whether their passage holds an answer (Liu et al. 2019, section 5.2).
+"""A head that answers questions, and classifies whether their passage holds an answer (Liu et al. 2019, section 3.3).
 
 What the papers say of it, what they leave open, and what was chosen: `unmask.tasks.qa.module`.
 """

@@ -3,7 +3,7 @@
 The loss of a window is half the sum of the two negative log-likelihoods, as in Google's code and `transformers`; the
 paper (Devlin et al. 2019, section 4.2) uses the sum. The softmax is over all tokens of a row.
 
-With `task.answerability` it is classified as well whether there is an answer. RoBERTa (Liu et al. 2019, section 5.2)
+With `task.answerability` it is classified as well whether there is an answer. RoBERTa (Liu et al. 2019, section 3.3)
 adds "an additional binary classifier to predict whether the question is answerable", trained "jointly by summing the
 classification and span loss terms", and predicts spans "only on pairs that are classified as answerable". ELECTRA's
 released code (`finetune/qa/qa_tasks.py`, `qa_metrics.py`) has one too. Left open, and chosen here:

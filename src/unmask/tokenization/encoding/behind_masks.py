@@ -15,8 +15,8 @@ def continuing_ids(tokenizer: TextTokenizer, text: str, aligned: AlignedText) ->
     that continue one: `[MASK] ##에서` for `[MASK]에서`. The library begins a word behind every special token.
 
     Ids are as they were where a letter in the mask's place would not be of one word with what follows (`.`, an
-    ideograph), where the vocabulary cannot continue a word so, and for tokenizers that mark a word's beginning, or put
-    morphemes apart.
+    ideograph), where an ideograph is directly before the mask, which then hides another one, where the vocabulary
+    cannot continue a word so, and for tokenizers that mark a word's beginning, or put morphemes apart.
     """
     if tokenizer.kind != "wordpiece" or tokenizer.segmenter != "none":
         return aligned.ids
@@ -26,7 +26,8 @@ def continuing_ids(tokenizer: TextTokenizer, text: str, aligned: AlignedText) ->
         limit = aligned.starts[following] if following < len(aligned) else len(text)
         after = text[aligned.ends[index] : limit]
         begun = aligned.ids[index + 1 : following + 1]
-        if after and not after[0].isspace():
+        before = text[: aligned.starts[index]][-1:]
+        if after and not after[0].isspace() and not (before.isalpha() and not _joins(tokenizer.backend, before, "a")):
             word = _continuing_word(tokenizer.backend, after.split(maxsplit=1)[0])
             replaced = [token.id for token in tokenizer.backend.model.tokenize(word)]
             if replaced == begun[: len(replaced)]:
@@ -35,14 +36,19 @@ def continuing_ids(tokenizer: TextTokenizer, text: str, aligned: AlignedText) ->
     return ids
 
 
+def _joins(backend: tokenizers.Tokenizer, before: str, after: str) -> bool:
+    """Whether two texts directly behind each other are of one word where they meet, as two letters are."""
+    return len(_words(backend, before + after)) < len(_words(backend, before)) + len(_words(backend, after))
+
+
 def _continuing_word(backend: tokenizers.Tokenizer, text: str) -> str:
     """What would be of one word with a letter directly before it; empty where nothing would."""
-    words = []
-    for each in ("a" + text, text):
-        normalized = backend.normalizer.normalize_str(each) if backend.normalizer else each
-        pieces = backend.pre_tokenizer.pre_tokenize_str(normalized) if backend.pre_tokenizer else [(normalized, None)]
-        words.append(pieces[0][0] if pieces else "")
-    return words[1] if words[0] == "a" + words[1] else ""
+    return _words(backend, text)[0] if _joins(backend, "a", text) else ""
+
+
+def _words(backend: tokenizers.Tokenizer, text: str) -> list[str]:
+    normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized)] if backend.pre_tokenizer else [text]
 
 
 def _cut(model: tokenizers.models.WordPiece, word: str) -> list[int]:

@@ -48,6 +48,7 @@ def test_a_masked_piece_leaves_the_others_as_they_are(name: str, samples_dir: Pa
         ("[MASK]에서\u3000서울", ["[MASK]", "##에서", "서울"]),
         ("[MASK]\u110b\u1166\u1109\u1165 서울", ["[MASK]", "##에서", "서울"]),  # decomposed
         ("[MASK]. [MASK],를 [MASK]大 서울", ["[MASK]", ".", "[MASK]", ",", "를", "[MASK]", "大", "서울"]),
+        ("大[MASK]를 ([MASK]를", ["大", "[MASK]", "를", "(", "[MASK]", "##를"]),  # an ideograph is a word by itself
         ("[MASK] 에서 [MASK]", ["[MASK]", "에서", "[MASK]"]),
         ("[MASK]뷁를", ["[MASK]", "[UNK]"]),  # no entry continues a word with its first letter
         ("[MASK]" + "를" * 101, ["[MASK]", "[UNK]"]),  # longer than a word may be
