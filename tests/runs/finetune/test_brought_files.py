@@ -44,7 +44,7 @@ def test_a_korean_table_of_excel_from_training_to_a_table_of_answers(
     assert {row["label"] for row in rows} <= {"좋다", "나쁘다"}
     split = unmask("split", "t.csv", "--task", "classification", "--group", "문장", *EXCEL, "--out", "parts")
     assert split.code == 0, split.errors
-    assert (place / "parts" / "train.csv").read_text("utf-8").startswith("문장;평가\n")
+    assert (place / "parts" / "train.csv").read_text("utf-8").startswith("\ufeff문장;평가\n")
 
 
 def test_shards_several_files_and_other_columns_of_dev(unmask: Command, place: Path, task_models: Any) -> None:

@@ -288,7 +288,7 @@ def test_a_part_of_the_run_is_a_line_in_every_figure(tmp_path: Path) -> None:
 def test_what_a_discriminator_reaches_by_guessing(tmp_path: Path) -> None:
     measured = {"discriminator_loss": 0.5, "discriminator_accuracy": 0.75, "replaced_share": 0.125}
     row = {"step": 1, **{f"eval/{name}": value for name, value in measured.items()}}
-    floors = by_figure(discriminator_floors(0.15, row))
+    floors = by_figure(discriminator_floors(0.15, row["eval/replaced_share"]))
     text, _ = report_of(run_directory(tmp_path / "run", [row], results={"floors": floors}))
     # -1/8 ln 1/8 - 7/8 ln 7/8 = .37677
     assert "<td>Held-out discriminator loss</td><td>0.5</td><td><bdi>share entropy</bdi>: 0.3768</td>" in text
