@@ -93,7 +93,6 @@ class CorruptedTextTask(ABC):
     ) -> dict[int, dict[str, Any]]:
         """As `Predictions.tokens`, for the first `most` sequences."""
 
-    @abstractmethod
     def floors(self, unigram: float, share: float | None) -> list[Floor]:
         """Of its loss and accuracy.
 
@@ -101,6 +100,7 @@ class CorruptedTextTask(ABC):
             unigram: nats of knowing the entries' frequencies alone.
             share: `replaced_share` of the newest evaluation; None: there is no run yet.
         """
+        return copying_floors(self.term, unigram, share)
 
     @abstractmethod
     def operations(self, sizes: EncoderSettings) -> tuple[float, float]:
@@ -240,9 +240,6 @@ class ReplaceMLM(CorruptedTextTask):
     ) -> dict[int, dict[str, Any]]:
         return _predicted(text.batch, most, self._logits(encoder, head, text.batch)[0], show)
 
-    def floors(self, unigram: float, share: float | None) -> list[Floor]:
-        return copying_floors(self.term, unigram, share)
-
     def operations(self, sizes: EncoderSettings) -> tuple[float, float]:
         return self.target_prob, self.target_prob * base.head_operations(sizes)
 
@@ -284,9 +281,6 @@ class AllTokensMLM(CorruptedTextTask):
         logits, copied = head(encoder(text.batch), encoder.word_embeddings)
         probabilities = self._probabilities(text.batch, logits, copied)[text.batch.columns["target_positions"]]
         return _predicted(text.batch, most, probabilities.log(), show)
-
-    def floors(self, unigram: float, share: float | None) -> list[Floor]:
-        return copying_floors(self.term, unigram, share)
 
     def operations(self, sizes: EncoderSettings) -> tuple[float, float]:
         return 1.0, base.head_operations(sizes) + _discriminator_operations(sizes)
