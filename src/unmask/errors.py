@@ -25,6 +25,8 @@ that escapes a command is our own fault: exit code 1, the traceback goes to a lo
 
 from __future__ import annotations
 
+from typing import Self
+
 
 def first_line(error: Exception) -> str:
     """The first line of what an error says, or its type where it says nothing; compilers, CUDA and gloo say much."""
@@ -109,6 +111,10 @@ class AnotherRank(UnmaskError):  # noqa: N818  not a fault of this process
         super().__init__(message)
         self.exit_code = exit_code
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
+        """For another process, to which Python would send the message alone."""
+        return type(self), (str(self), self.exit_code)
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM arrived and everything worth keeping has been saved; `except Exception` lets it through.
@@ -121,6 +127,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
+        """For another process, to which Python would send the message alone."""
+        return type(self), (str(self), self.signal_number)
 
     @property
     def exit_code(self) -> int:

@@ -26,6 +26,7 @@ from unmask.cli import evaluating, glue, left_to_right, serving, text, training,
 from unmask.cli.options import is_one_of_several
 from unmask.errors import AnotherRank, Interrupted, RankLost, SettingsError, UnmaskError
 from unmask.io.cores import quota_of_cores
+from unmask.io.processes import own_process
 from unmask.io.progress import name_levels
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def main() -> None:
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
     _open_streams()
     _set_defaults_of_libraries()
+    own_process()
     name_levels()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)

@@ -13,6 +13,11 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import ParamSpec, TypeVar
 
+from unmask.errors import SettingsError
+
+NEEDS_A_MAIN = ': a script in which there are workers needs `if __name__ == "__main__":` before what it does'
+"""Why a process ends with exit code 1 as it starts: it runs the program that starts it."""
+
 P = ParamSpec("P")
 Value = TypeVar("Value")
 
@@ -28,9 +33,14 @@ class WorkerProcess:
 
     Attributes:
         process: what `multiprocessing` knows of it.
+
+    Raises:
+        SettingsError: this process is one of a `multiprocessing.Pool`, which may have none of its own.
     """
 
     def __init__(self, initializer: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
+        if multiprocessing.current_process().daemon:
+            raise SettingsError("a worker of a multiprocessing.Pool may start no processes: use a ProcessPoolExecutor")
         self._executor = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(initializer, arguments, named)
         )
@@ -91,6 +101,20 @@ def signals_held_back(*numbers: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_is_own = False
+
+
+def own_process() -> None:
+    """Says that no other program's work is done in this process: it is a command, a server or a worker of ours."""
+    global _is_own
+    _is_own = True
+
+
+def is_own_process() -> bool:
+    """Whether `own_process` has been called here."""
+    return _is_own
+
+
 def end_with_parent() -> None:
     """Makes this worker end once its parent is gone: a killed parent stops none of its workers; they would run on."""
     threading.Thread(target=_await_parent, daemon=True).start()
@@ -105,4 +129,5 @@ def _await_parent() -> None:
 
 def _begin(initializer: Callable[..., object], arguments: tuple[object, ...], named: dict[str, object]) -> None:
     end_with_parent()
+    own_process()
     initializer(*arguments, **named)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO, TypeVar
 
@@ -75,7 +77,7 @@ class Progress:
         self._count = start_count
         self._fraction = start_fraction
         self._start_count = start_count
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = standard_error() if stream is None else stream
         self._clock = clock
         self._started = 0.0
         self._due = math.inf
@@ -201,7 +203,8 @@ def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
     Returns:
         None if the stream is not a terminal, or is one that cannot move its cursor.
     """
-    if not stream.isatty():
+    is_terminal: Callable[[], bool] = getattr(stream, "isatty", bool)  # which what only writes to a log may lack
+    if not is_terminal():
         return None
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -222,6 +225,16 @@ def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
         redirect_stdout=False,  # results go to standard output untouched
         redirect_stderr=False,
     )
+
+
+def standard_error() -> TextIO:
+    """Where progress and messages are shown; nowhere in a process that has no such stream, such as a service."""
+    return sys.stderr or _nowhere()
+
+
+@cache
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def write_line(text: str, bars: Bars | None, stream: TextIO) -> None:

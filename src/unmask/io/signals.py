@@ -29,7 +29,7 @@ class Interruption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._former = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._former = _handle(self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -72,9 +72,16 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = _handle(signal.SIG_DFL)
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def _handle(handler: Any) -> dict[int, Any]:
+    """Handles Ctrl-C and SIGTERM so; the former handlers. One that was set outside Python, in whose place nothing could
+    be put back, stays."""
+    ours = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    return {number: signal.signal(number, handler) for number in ours}

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from unmask.errors import SettingsError, first_line
+from unmask.io.processes import is_own_process
 from unmask.io.progress import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -291,16 +292,37 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
-    """Makes this process keep the memory that it frees, up to 2 GiB at the end of its heap, where glibc allocates it.
+    """Makes an `own_process` keep the memory that it frees, up to 2 GiB at the end of its heap, if glibc allocates it.
 
     The C library hands large blocks back to the system as soon as they are freed, and the system clears each page when
     it is touched again: a step on the CPU, whose every tensor is such a block, spends a tenth of its time on that. The
-    process then stays as large as it has ever been.
+    process then stays as large as it has ever been. The arrays of another program would stay with it.
     """
+    if is_own_process():
+        _set_malloc(trim_threshold=2**31 - 1, mmap_max=0)
+
+
+@contextmanager
+def keeping_freed_memory(device: torch.device) -> Iterator[None]:
+    """A block of many steps in which any process does so, if they are the CPU's; another program's gives back what is
+    free at its end."""
+    if device.type != "cpu":
+        yield
+        return
+    _set_malloc(trim_threshold=2**31 - 1, mmap_max=0)
+    try:
+        yield
+    finally:
+        if not is_own_process():
+            _set_malloc(trim_threshold=128 * 1024, mmap_max=65_536)  # glibc's own values
+            give_freed_memory_back()
+
+
+def _set_malloc(trim_threshold: int, mmap_max: int) -> None:
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, trim_threshold)
+        mallopt(_MMAP_MAX, mmap_max)
 
 
 def give_freed_memory_back() -> None:

@@ -22,7 +22,7 @@ from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
 from unmask.models.trained import TrainedModule
 from unmask.training.averaging import WeightAverage
-from unmask.training.device import Compute, keep_freed_memory
+from unmask.training.device import Compute, keeping_freed_memory
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, advise, keep_bad_step
 from unmask.training.loop import Hooks, raise_out_of_memory, train
@@ -139,8 +139,6 @@ def run_session(
     micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget), ranks)
     if budget.micro_batch_size == "auto" and state.micro_batch_tokens is None:
         micro_batches.choose(state)
-    if compute.device.type == "cpu":
-        keep_freed_memory()
     divided = budget.shard
     eager = EagerStepper(
         module, optimizer.optimizer, budget.max_grad_norm, compute, settings.seed, ranks, is_divided=divided
@@ -150,7 +148,8 @@ def run_session(
     _rewind_log(context, state)
     evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, lower_is_better)
     session = Session(context, settings, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
-    with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
+    progress_bar = Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget))
+    with keeping_freed_memory(compute.device), progress_bar as progress:
         context.log.echo_above(progress)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:

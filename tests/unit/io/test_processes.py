@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from types import SimpleNamespace
 
 import pytest
 
-from unmask.io.processes import WorkerProcess
+from unmask.errors import SettingsError
+from unmask.io.processes import WorkerProcess, is_own_process
 
 
 def answer(number: int) -> int:
@@ -35,6 +38,19 @@ def test_several_threads_may_each_have_one() -> None:
     )
     for process in processes:
         process.close()
+
+
+def test_it_is_a_process_of_ours_as_this_one_is_not() -> None:
+    process = WorkerProcess(os.getpid)
+    assert (process.submit(is_own_process).result(30), is_own_process()) == (True, False)
+    process.close()
+
+
+def test_a_daemon_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a `multiprocessing.Pool` is one."""
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    with pytest.raises(SettingsError, match="ProcessPoolExecutor"):
+        WorkerProcess(os.getpid)
 
 
 def test_a_process_that_is_killed_while_it_answers_is_noticed() -> None:

@@ -234,6 +234,32 @@ def test_it_writes_to_standard_error(clock: Clock, capsys: pytest.CaptureFixture
     assert captured.err.startswith("a line of its own\nreading: 100 %")
 
 
+class Words:
+    """What a program may put in the place of standard error, to send its lines to a log."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def test_standard_error_may_be_something_else_or_nothing(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = Words()
+    for stream in (words, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Progress("reading", 4, clock=clock) as progress:
+            clock.now += 5.0
+            progress.advance(4)
+    assert words.text.startswith("reading: 100 %")
+    assert capsys.readouterr().out == ""
+
+
 def test_rich_is_imported_only_for_a_bar() -> None:
     code = (
         "import sys; from unmask.io.progress import Progress\n"

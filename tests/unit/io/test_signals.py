@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from unmask.errors import Interrupted
-from unmask.io.signals import Interruption
+from unmask.io.signals import Interruption, ended_by_signals
 
 
 def handlers() -> list[object]:
@@ -69,3 +69,12 @@ def test_outside_the_main_thread_nothing_is_noted() -> None:
     thread.start()
     thread.join()
     assert seen == [former]
+
+
+def test_a_handler_set_outside_python_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing could be put back in its place at the end."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: pytest.fail("it is replaced"))
+    with Interruption() as interruption, ended_by_signals():
+        interruption.check()
+    assert interruption.signal_number is None

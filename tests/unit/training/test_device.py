@@ -10,7 +10,14 @@ import torch
 
 from unmask.errors import SettingsError
 from unmask.training import device as device_module
-from unmask.training.device import Compute, choose_compute, has_kernels, processes_tip
+from unmask.training.device import (
+    Compute,
+    choose_compute,
+    has_kernels,
+    keep_freed_memory,
+    keeping_freed_memory,
+    processes_tip,
+)
 
 GIB = 2**30
 ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -262,3 +269,37 @@ def test_processes_are_advised_where_they_are_faster_than_threads(
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     tip = processes_tip(Compute(torch.device(device), torch.float32, "as it is"), hidden_size, batch_size)
     assert ("--nproc-per-node=2 " in tip) == is_said
+
+
+class Malloc:
+    """What glibc's allocator has been set to, and how often it gave back what was free."""
+
+    def __init__(self, patched: Patch) -> None:
+        self.set: list[tuple[int, int]] = []
+        self.given_back = 0
+        patched.setattr(device_module, "_set_malloc", self._note)
+        patched.setattr(device_module, "give_freed_memory_back", self._give_back)
+
+    def _note(self, trim_threshold: int, mmap_max: int) -> None:
+        self.set.append((trim_threshold, mmap_max))
+
+    def _give_back(self) -> None:
+        self.given_back += 1
+
+
+def test_a_program_that_trains_keeps_freed_memory_until_the_end(monkeypatch: Patch) -> None:
+    malloc = Malloc(monkeypatch)
+    keep_freed_memory()
+    assert malloc.set == []  # its arrays would stay with it
+    with keeping_freed_memory(torch.device("cpu")):
+        assert malloc.set == [(2**31 - 1, 0)]
+    assert (malloc.set[1:], malloc.given_back) == ([(128 * 1024, 65_536)], 1)
+
+
+def test_a_process_of_ours_keeps_it_for_good(monkeypatch: Patch) -> None:
+    malloc = Malloc(monkeypatch)
+    monkeypatch.setattr(device_module, "is_own_process", lambda: True)
+    keep_freed_memory()
+    with keeping_freed_memory(torch.device("cpu")), keeping_freed_memory(torch.device("meta")):
+        pass
+    assert (malloc.set, malloc.given_back) == ([(2**31 - 1, 0)] * 2, 0)

@@ -7,14 +7,13 @@ for each one that has ended. For all trials: warnings about their inputs, once.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from unmask.io.progress import human_duration, open_bars, write_line
+from unmask.io.progress import human_duration, open_bars, standard_error, write_line
 from unmask.training.run.log import HIDDEN, logging_messages, showing_handlers
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class TrialsDisplay:
         self._directory = directory
         self._num_trials = num_trials
         self._parallel = parallel
-        self._stream = sys.stderr
+        self._stream = standard_error()
         self._bars: Bars | None = None
         self._running: dict[str, TaskID] = {}
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from unmask.errors import UserError
 from unmask.io.cores import quota_of_cores
-from unmask.io.processes import how_it_ended, signals_held_back
+from unmask.io.processes import how_it_ended, own_process, signals_held_back
 from unmask.io.progress import name_levels
 from unmask.serving.engine.asks import Answers, Ask, Fault, ModelFacts, Refused, Reply, end
 from unmask.serving.settings import Limits
@@ -159,6 +159,7 @@ def _run(connection: Connection, words: Sequence[str], precision: str, limits: L
     from unmask.serving.engine.models import default_models, open_models
     from unmask.tokenization.kinds.word_characters import WordTokenizer
 
+    own_process()
     name_levels()
     WordTokenizer.forgets_after_s = 2 * limits.timeout_s  # nothing is under way for longer
 

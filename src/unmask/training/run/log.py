@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.paths import CHECKPOINTS
-from unmask.io.progress import NamingLevel, Progress
+from unmask.io.progress import NamingLevel, Progress, standard_error, write_line
 from unmask.io.writing import as_output_error, refuse_special, sha256, writing
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ class _Echo(logging.Handler):
             return
         text = self.format(record)
         if self.progress is None:
-            print(text, file=sys.stderr, flush=True)
+            write_line(text, None, standard_error())
         else:
             self.progress.note(text)
 
