@@ -48,7 +48,7 @@ class Plateau:
         progress = train.share_done(checkpoint.done)
         for row in rows:
             figures = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
-            if figures and 0 < row["step"] <= checkpoint.step:
+            if figures and row["step"] <= checkpoint.step:
                 self._take_in(figures, progress * row["step"] / checkpoint.step)
 
     def _take_in(self, figures: Mapping[str, float], progress: float) -> bool:

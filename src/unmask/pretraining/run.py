@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.config import Overrides
 from unmask.io.paths import RESULTS, SAMPLES
-from unmask.io.progress import human_count
+from unmask.io.progress import human_count, human_number
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.objectives.floors import by_figure
@@ -35,7 +35,7 @@ from unmask.reports.samples import samples_of
 from unmask.training.device import Compute, choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
-from unmask.training.run.log import RunLog
+from unmask.training.run.log import METRICS, RunLog, is_of_training, read_metrics
 from unmask.training.run.model_place import replacing_model, writing_what_is_missing
 from unmask.training.run.together import open_everywhere
 from unmask.training.session import RunContext, run_session
@@ -122,6 +122,8 @@ def pretrain(
             last_evaluation = _train(settings, inputs, evaluate, context)
             with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
                 if ranks.is_first:
+                    if settings.init_from is not None:
+                        _log_before_and_after(settings.init_from, last_evaluation, directory)
                     whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
                     _write_results(whole, last_evaluation, inputs.target_counts, context)
         with ranks.agreeing(), writing_what_is_missing():
@@ -179,10 +181,21 @@ def _train(
         settings,
         context,
         evaluate=evaluate,
+        evaluates_start=settings.init_from is not None,
         change_stage=stage_changer(module, settings.train),
         compiles=True,
         in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
     ).figures
+
+
+def _log_before_and_after(init_from: str | Path, last_evaluation: dict[str, float], directory: Path) -> None:
+    """Logs the figures of the run's start, the evaluation of step 0, each beside that of its end."""
+    rows = (row for row in read_metrics(directory / METRICS) if row["step"] == 0 and not is_of_training(row))
+    before = next(rows, {})  # the file may have been moved away
+    both = [(name, before.get(f"eval/{name}"), after) for name, after in last_evaluation.items()]
+    pairs = [f"{name} {human_number(was)} -> {human_number(now)}" for name, was, now in both if was is not None]
+    if pairs:
+        logger.info("before -> after, from %s: %s", init_from, " · ".join(pairs))
 
 
 def _write_results(

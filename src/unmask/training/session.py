@@ -98,6 +98,7 @@ def run_session(
     *,
     evaluate: Callable[[], dict[str, float]] | None,
     lower_is_better: frozenset[str] = frozenset(),
+    evaluates_start: bool = False,
     change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     compiles: bool = False,
     in_parts: bool = False,
@@ -117,6 +118,7 @@ def run_session(
         settings: of the run: `train`, `optimizer` and `schedule`.
         evaluate: measures the module on held-out data; None where there is none.
         lower_is_better: its figures of which less is better, besides the loss.
+        evaluates_start: whether a new run is evaluated before its first step too, as step 0.
         change_stage: called before each step, as `Hooks.before_step`; it returns whether a stage begins, so that the
             steps before it get a row of their own.
         compiles: whether captured steps are compiled where the recipe leaves it open.
@@ -163,6 +165,8 @@ def run_session(
         hooks = Hooks(session, begin_step, session.is_due, session.handle_bad_step, halve)
         try:
             with session.writer, ranks.answered(beside_computing=True) if divided else nullcontext():
+                if evaluates_start and context.checkpoint is None:
+                    evaluations(state)
                 train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
                 session.finish(state)
         except torch.OutOfMemoryError as error:

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from support.corpora import learn_and_prepare
 from support.hosts import linked_hosts, on_hosts
 from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
-from support.runs import examples, pretrain_without_report, stop_at
+from support.runs import examples, pretrain_without_report, rows_of, stop_at
 from unmask.errors import OutputError
 from unmask.training import distributed, session
 from unmask.training.run import checkpoint
@@ -359,15 +359,19 @@ def test_no_space_for_what_the_first_process_writes_ends_all(
 
 
 def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
-    words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
+    words: tuple[str, list[str]], pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
-    """Also with activations that are computed again, and through a stop."""
-    pretrain_without_report(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], tmp_path / "whole")
+    """Also with activations that are computed again, and through a stop; from a model, which is measured first."""
+    more = [*OFF, f"init_from={alone}"]
+    pretrain_without_report(words[0], [*words[1], *CUT, *more, steps(STEPS)], tmp_path / "whole")
     run = tmp_path / "divided"
-    divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
+    divided = [*pretrain_words, *more, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
     stopped(wait_for(start_ranks([divided] * 2, {0: partial(stop_in, 7)})))
     all_well(run_ranks(divided, divided))
     assert_near(run, tmp_path / "whole")
+    before, same = (rows_of(each)[0] for each in (run, tmp_path / "whole"))
+    assert before == pytest.approx(same, rel=1e-5)  # some roundings in fp32
+    assert before["step"] == 0
     names = [{path.name for path in (tmp_path / each / "checkpoints").glob("*/*")} for each in ("whole", "divided")]
     assert names[0] == names[1]
 

@@ -204,7 +204,7 @@ class RunLog:
             with as_output_error(self._path):
                 os.replace(self._path, self._directory / METRICS_BEFORE)
             self._reopen()
-        self._purge_step = 1
+        self._purge_step = 0
 
     def rewind(self, step: int, *, is_open: bool = False, is_evaluated: bool = True) -> None:
         """Removes, atomically, the rows after `step`, which a run that continues from there writes again.
