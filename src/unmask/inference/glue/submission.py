@@ -1,7 +1,7 @@
 """A submission to GLUE: eleven tables of predictions in one .zip, made from fine-tuned runs, and checked.
 
 Wang et al. 2019; names, header, number of rows and labels are those that the server at gluebenchmark.com accepts. AX,
-the diagnostic set, is answered by MNLI's model. The server requires all eleven, even WNLI.
+the diagnostic set, is answered by MNLI's model. The server requires all eleven, even WNLI, which may have no model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,6 +75,9 @@ TABLES: dict[str, SubmissionTable] = {
 }
 """The tables by file name, in the order in which they are written."""
 
+_WNLI, _MAJORITY = "WNLI.tsv", "0"
+"""The table that needs no model, and the more frequent label of its training file, above which models hardly come."""
+
 
 @dataclass(frozen=True)
 class SubmissionSummary:
@@ -91,9 +94,9 @@ class SubmissionSummary:
     missing: tuple[str, ...] = ()
 
     def warn(self) -> None:
-        """Warns of each task whose inputs all get the same answer."""
+        """Warns of each task whose inputs all get the same answer, but WNLI's majority, which is the best there."""
         for name, counts in self.predictions.items():
-            if len(counts) == 1:
+            if len(counts) == 1 and (name, *counts) != (_WNLI, _MAJORITY):
                 logger.warning(
                     "%s: the answer is %s in all %s rows: the model of %s has learned nothing; try another seed, a "
                     "lower learning rate or more epochs",
@@ -116,7 +119,8 @@ class SubmissionSummary:
 def submit(
     runs: Sequence[Path], out: Path, *, data: Path | None = None, allow_missing: bool = False, overwrite: bool = False
 ) -> SubmissionSummary:
-    """Answers GLUE's test files with one fine-tuned run per task.
+    """Answers GLUE's test files with one fine-tuned run per task. Where WNLI alone has none, its table has the majority
+    of its training file in every row, with a warning.
 
     Args:
         runs: their directories, those of their models, or of ensembles; each model's `config.json` names its task.
@@ -127,7 +131,7 @@ def submit(
         overwrite: True replaces an existing file.
 
     Raises:
-        SettingsError: a task has no run, or two; or a run is not for a GLUE task.
+        SettingsError: another task has no run, or one has two; or a run is not for a GLUE task.
         ModelError: a model does not load, or answers with other labels than GLUE's.
         InputError: a test file is missing, with `allow_missing` every one, or is not GLUE's.
         OutputError: the file exists already, or cannot be written.
@@ -135,13 +139,15 @@ def submit(
     refuse_existing(out, overwrite)
     by_task = runs_by_task(runs, dict.fromkeys(table.task for table in TABLES.values()))
     missing = tuple(name for name, table in TABLES.items() if table.task not in by_task)
+    if by_majority := missing == (_WNLI,):
+        missing = ()
     if missing and not allow_missing:
         tasks = dict.fromkeys(TABLES[name].task for name in missing)
         raise SettingsError(
             f"no run for {', '.join(tasks)}: GLUE's server wants all eleven files, and {', '.join(missing)} would be "
             "missing; fine-tune them, or leave them out with --allow-missing"
         )
-    present = {name: table for name, table in TABLES.items() if name not in missing}
+    present = {name: table for name, table in TABLES.items() if table.task in by_task}
     if not present:
         raise SettingsError("no run for any task of GLUE: give at least one")
     for name, table in present.items():
@@ -158,17 +164,27 @@ def submit(
     refuse_inputs_inside(out, test_files.values())
     for name, test_file in test_files.items():
         _check_test_file(test_file, name, TABLES[name])
-    missing = tuple(name for name in TABLES if name not in test_files)
+    missing = tuple(name for name in TABLES if name not in test_files and not (by_majority and name == _WNLI))
     for reason in absent:
         logger.warning("%s", reason)
     if missing:
         logger.warning("%s left out: GLUE's server takes a submission with all eleven files only", ", ".join(missing))
+    if by_majority:
+        logger.warning(
+            "no run for wnli: %s says %s (not_entailment) in all %s rows, the more frequent label of its training "
+            "file, as in BERT's submission (Devlin et al. 2019, appendix B.1)",
+            *(_WNLI, _MAJORITY, TABLES[_WNLI].rows),
+        )
     with as_output_error(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     counts: dict[str, Counter[str]] = {}
     with writing(out, overwrite) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, test_file in test_files.items():
-            table = TABLES[name]
+        for name, table in TABLES.items():
+            if by_majority and name == _WNLI:
+                counts[name] = _write_table(archive, name, [_MAJORITY] * table.rows)
+            if name not in test_files:
+                continue
+            test_file = test_files[name]
             run = by_task[table.task]
             logger.info("%s: %s rows of %s", name, f"{table.rows:,}", test_file)
             answers = _answers(run, name, table, predict_file(run, test_file))
@@ -279,7 +295,7 @@ def _answers(run: Path, name: str, table: SubmissionTable, predictions: Iterator
             yield f"{min(max(LOWEST, value), HIGHEST):.6f}"
 
 
-def _write_table(archive: zipfile.ZipFile, name: str, answers: Iterator[str]) -> Counter[str]:
+def _write_table(archive: zipfile.ZipFile, name: str, answers: Iterable[str]) -> Counter[str]:
     """Writes a table, and counts what is in it."""
     entry = zipfile.ZipInfo(name)  # dated 1980, so that the same predictions make the same bytes
     entry.compress_type = zipfile.ZIP_DEFLATED
