@@ -81,6 +81,8 @@ class Panel:
     parts: Mapping[str, float] = field(default_factory=dict)
     # the end of the axis of steps, which then begins at 0; None: both ends follow the points
     last_step: float | None = None
+    # of each held-out point, drawn to both sides of it; NaN: none
+    spread: Floats | None = None
 
     @property
     def is_drawable(self) -> bool:
@@ -169,6 +171,9 @@ def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
     curve = curve.thinned()
     axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker, **points)
     axes.plot(held_out.steps, held_out.values, color=ink["held-out"], linewidth=1.2, marker="o", **points)
+    if panel.spread is not None:
+        ends = held_out.values - panel.spread, held_out.values + panel.spread
+        axes.vlines(held_out.steps, *ends, color=ink["held-out"], linewidth=1.2)
 
 
 def _bound(axes: Any, panel: Panel) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from unmask.errors import UserError
 from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
-from unmask.io.paths import TRIALS
+from unmask.io.paths import TRIALS, model_directory
 from unmask.io.progress import figures_in_a_line, human_number, listed
+from unmask.models.hub.config import MADE_BY
+from unmask.models.hub.files import read_config
 from unmask.reports.figure import Panel, Series, draw_wide
 from unmask.reports.layout import write_page
 from unmask.reports.run_page import REPORT, in_words, words
@@ -45,7 +50,10 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
         metric_on_test=words(on_test(summary["metric"])),
         verdict=what_was_not_learned(summary),
         **_strips(summary),
-        layers=_layers_curves(summary),
+        curves=[
+            ("By the number of layers taken", _layers_curves(summary)),
+            ("By the step of pre-training", _steps_curves(summary)),
+        ],
         best=_best(summary),
         together=_together(summary),
         means=_means(summary),
@@ -133,18 +141,45 @@ def _strips(summary: Summary) -> dict[str, Any]:
 
 def _layers_curves(summary: Summary) -> list[tuple[str, Markup]]:
     """The mean by number of transferred layers, a curve for each configuration of other settings (GPT-1, figure 2)."""
-    metric = summary["metric"]
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for row in summary["combinations"]:
-        mean = row["dev"].get(metric, {}).get("mean")
-        if "transfer_layers" in row and mean is not None:
-            rest = row["name"].rpartition("_layers")[0]
-            curves.setdefault(rest, []).append((row["transfer_layers"], mean))
+    rows = [row for row in summary["combinations"] if "transfer_layers" in row]
+    return _curves(summary, [(row["name"].rpartition("_layers")[0], row["transfer_layers"], row) for row in rows])
+
+
+def _steps_curves(summary: Summary) -> list[tuple[str, Markup]]:
+    """The mean by the step of pre-training, a curve for each run of it and each configuration of other settings (BERT,
+    figure 5); none unless the step of every model is known."""
+    rows = [row for row in summary["combinations"] if "init_from" in row]
+    origins = {row["init_from"]: _origin(row["init_from"]) for row in rows}
+    points = []
+    for row in rows:
+        if (origin := origins[row["init_from"]]) is None:
+            return []
+        run, step = origin
+        points.append((f"{run}: lr{row['name'].rpartition('_lr')[2]}", step, row))
+    return _curves(summary, points)
+
+
+def _origin(model: str) -> tuple[str, int] | None:
+    """The pre-training run and step of a model that `unmask checkpoint` has written; None for any other."""
+    with suppress(UserError):  # the models of a search that is finished may be gone
+        match read_config(model_directory(model)).get(MADE_BY):
+            case {"command": "checkpoint", "of": [str(run)], "step": int(step)}:
+                return run, step
+    return None
+
+
+def _curves(summary: Summary, rows: Sequence[tuple[str, int, Mapping[str, Any]]]) -> list[tuple[str, Markup]]:
+    """The mean and the standard deviation of configurations, each with the name of its curve and its place there."""
+    curves: dict[str, list[tuple[float, ...]]] = {}
+    for name, place, row in rows:
+        spread = row["dev"].get(summary["metric"], {})
+        if (mean := spread.get("mean")) is not None:
+            curves.setdefault(name, []).append((place, mean, math.nan if spread["sd"] is None else spread["sd"]))
     drawn = []
     for name, points in curves.items():
         if len(points) > 1:
-            steps, values = np.array(sorted(points), dtype=np.float64).T
-            panel = Panel(name, Series.of((), ""), Series(steps, values), summary["floors"])
+            places, means, sds = np.array(sorted(points), dtype=np.float64).T
+            panel = Panel(name, Series.of((), ""), Series(places, means), summary["floors"], spread=sds)
             drawn.append((name, draw_wide(panel)))
     return drawn
 

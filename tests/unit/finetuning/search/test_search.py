@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -19,6 +20,7 @@ from unmask.inference.example_sets import ExampleSet
 from unmask.inference.predictor import Predictor
 from unmask.io.input_files import InputFiles
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.reports.figure import Panel
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -449,3 +451,33 @@ def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:
     run = Pretended(lambda settings: of_accuracy(0.5 + (settings.transfer_layers or 0) / 10))
     run_search(tmp_path / "out", new_recipe({"transfer_layers": [0, 1, 2], "restarts": 2}), run)
     assert "By the number of layers taken" in (tmp_path / "out" / "report.html").read_text()
+
+
+def made_by(command: str, of: list[str], step: int | None) -> str:
+    return json.dumps({"unmask_made_by": {"command": command, "of": of, "step": step}})
+
+
+@pytest.mark.parametrize("last", ["{}", made_by("average", ["runs/b", "runs/c"], None), None])
+def test_models_along_pre_training_are_drawn_as_a_curve_for_each_run(
+    last: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the step of each is known: not for a model of unknown origin, nor a mean, nor one that is gone."""
+    replace_in_search(monkeypatch)
+    models = {f"{run}-{step}": made_by("checkpoint", [f"runs/{run}"], step) for run in "bc" for step in (500, 2000)}
+    for name, config in models.items():
+        write(tmp_path / name / "config.json", config)
+    drawn = [str(tmp_path / name) for name in ("b-2000", "c-500", "b-500", "c-2000")]
+    run = Pretended(lambda settings: of_accuracy(0.5 + (settings.seed or 0) / 10))
+    panels: list[Panel] = []
+    monkeypatch.setattr("unmask.finetuning.search.page.draw_wide", lambda panel: panels.append(panel) or "")
+    run_search(tmp_path / "all", new_recipe({"checkpoints": drawn, "restarts": 2}), run)
+    assert [panel.title for panel in panels] == [f"runs/{run}: lr5e-05_batch16_epochs3" for run in "bc"]
+    for panel in panels:
+        assert panel.held_out.steps.tolist() == [500, 2000]
+        assert panel.held_out.values == pytest.approx([0.55, 0.55])
+        assert panel.spread == pytest.approx(2 * [0.1 / math.sqrt(2)])
+    assert "By the step of pre-training" in (tmp_path / "all" / "report.html").read_text()
+    if last is not None:
+        write(tmp_path / "other" / "config.json", last)
+    run_search(tmp_path / "some", new_recipe({"checkpoints": [*drawn, str(tmp_path / "other")]}), run)
+    assert "By the step of pre-training" not in (tmp_path / "some" / "report.html").read_text()
