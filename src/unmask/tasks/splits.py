@@ -14,6 +14,7 @@ import numpy as np
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.progress import Progress, listed
+from unmask.io.rows import Row
 from unmask.tasks.rows import alike
 
 logger = logging.getLogger("unmask")
@@ -23,6 +24,9 @@ SplitName = Literal["train", "dev", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 _SHARES: dict[SplitName, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
+
+_ROWS_A_GROUP = 3
+"""A column whose values occur more often, on average, is not suggested."""
 
 _MOST_NAMED = 5
 """Labels in a warning."""
@@ -83,6 +87,28 @@ def one_spelling(keys: Sequence[str]) -> list[str]:
         key: first.setdefault(alike(key), key) for key in compress(distinct, np.isin(hashes, several[counts > 1]))
     }
     return [written.get(key, key) for key in keys]
+
+
+def wordiest(there: Iterable[str], rows: Sequence[Row]) -> str | None:
+    """Of the columns that seem to hold texts or names of groups, the one with the most words; None if none does.
+
+    Numbers may be scores, and few different values are likely labels, by which nobody wants to group.
+    """
+    words: dict[str, tuple[int, int]] = {}
+    for name in there:
+        values = [row.fields.get(name) for row in rows]
+        texts = [value for value in values if isinstance(value, str) and not _is_number(value)]
+        if name not in ("id", "label") and len(set(texts)) >= max(3, len(rows) / _ROWS_A_GROUP):
+            words[name] = sum(len(text.split()) for text in texts), sum(map(len, texts))
+    return max(words, key=lambda name: words[name], default=None)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def warn_of_splits(

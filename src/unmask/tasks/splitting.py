@@ -3,7 +3,8 @@
 What belongs together stays together: an article's questions, a premise's hypotheses, a document's sentences. Such
 groups are ordered by the SHA-256 of their title or id, or else their text; the first 80 % are for training, the first
 half of the rest is dev, and the other half test. So a split depends only on the data, and is the same for everybody.
-Titles and texts that differ in case, blanks and composition (NFC, NFD) alone are one group.
+Titles and texts that differ in case, blanks and composition (NFC, NFD) alone are one group; values of a column that is
+asked for in composition alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
+from unmask.io.encodings import normalized
 from unmask.io.input_files import NEEDS_NAME, STANDARD_INPUT, DataPath, InputFiles, as_files
 from unmask.io.progress import Progress
 from unmask.io.reading import open_input
@@ -31,7 +33,7 @@ from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import list_in_cell
 from unmask.tasks.settings import ColumnSettings, TaskSettings, kind_of
-from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits
+from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits, wordiest
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import begins_document, begins_document_of_conllu, read_columns, read_conllu
@@ -44,9 +46,6 @@ USUAL_NAMES = ColumnSettings()
 
 _LOOKED_AT = 1_000
 """Rows of a `.parquet` that are looked at for a column to suggest."""
-
-_ROWS_A_GROUP = 3
-"""A column whose values occur more often, on average, is not suggested."""
 
 _BETWEEN_LABELS = re.compile(r"[|;,]")
 
@@ -138,7 +137,8 @@ def split_file(
             "rename or convert it"
         )
     groups = [part.group or f"\0{number}" for number, part in enumerate(parts)]
-    splits = _splits(parts, groups if group is not None else one_spelling(groups), file)
+    groups = one_spelling(groups) if group is None else [normalized("NFC", name) for name in groups]
+    splits = _splits(parts, groups, file)
     counts: dict[Path, int] = {}
     with writing_directory(out, overwrite) as directory:
         for name in SPLITS:
@@ -364,7 +364,7 @@ def _column(columns: Sequence[str], row: Row, rows: Sequence[Row]) -> str:
     for name in columns:
         if name in row:
             return name
-    suggested = _wordiest(row.fields, rows)
+    suggested = wordiest(row.fields, rows)
     example = "" if suggested is None else f", such as --group {shlex.quote(suggested)}"
     named = f"--column {columns[-1]}=COLUMN, or " if len(columns) > 1 else ""
     raise InputError(
@@ -372,28 +372,6 @@ def _column(columns: Sequence[str], row: Row, rows: Sequence[Row]) -> str:
         f"there is {', '.join(row.fields)}; name one of them: {named}--group COLUMN keeps rows with equal COLUMN "
         f"together{example}"
     )
-
-
-def _wordiest(there: Iterable[str], rows: Sequence[Row]) -> str | None:
-    """Of the columns that seem to hold texts or names of groups, the one with the most words; None if none does.
-
-    Numbers may be scores, and few different values are likely labels, by which nobody wants to group.
-    """
-    words: dict[str, tuple[int, int]] = {}
-    for name in there:
-        values = [row.fields.get(name) for row in rows]
-        texts = [value for value in values if isinstance(value, str) and not _is_number(value)]
-        if name not in ("id", "label") and len(set(texts)) >= max(3, len(rows) / _ROWS_A_GROUP):
-            words[name] = sum(len(text.split()) for text in texts), sum(map(len, texts))
-    return max(words, key=lambda name: words[name], default=None)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _ended(text: str) -> str:

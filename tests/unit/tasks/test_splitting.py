@@ -418,6 +418,17 @@ def test_texts_that_differ_in_case_blanks_and_composition_alone_stay_together(
     ]
 
 
+def test_groups_that_are_composed_otherwise_are_one(tmp_path: Path) -> None:
+    books = [f"{letter} 책" for letter in "가나다라마바사아자차"]
+    written = [*books, *(unicodedata.normalize("NFD", book) for book in books)]
+    rows = [{"text": str(number), "label": "x", "book": book} for number, book in enumerate(written)]
+    split_file(write_rows(tmp_path / "a.jsonl", *rows), "classification", tmp_path / "out", group="book")
+    split_of = split_of_groups(books)
+    for name, part in texts_of(tmp_path / "out", ".jsonl").items():
+        there = [unicodedata.normalize("NFC", json.loads(line)["book"]) for line in part.splitlines()]
+        assert Counter(there) == {book: 2 for book in books if split_of[book] == name}
+
+
 def test_rows_that_are_not_split_as_their_groups_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     split_of = split_of_groups(map(str, range(10)))
     large = next(group for group, name in split_of.items() if name == "train")
