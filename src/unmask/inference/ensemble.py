@@ -31,6 +31,7 @@ _SAME_TASK = (
     "truncation",
     "doc_stride",
     "max_question_length",
+    "max_choice_length",
     "document_context",
     "unanswerable",
     "answerability",

@@ -52,8 +52,7 @@ class ExampleCounts:
         unlabelled: examples skipped because annotators did not agree on a label.
         empty: examples whose texts hold no token; they are kept.
         truncated: examples that were cut to `max_length` tokens.
-        num_cut: tokens that were cut off, of these and of long questions; of a context with choices the most that it
-            lost.
+        num_cut: tokens that were cut off, of these and of long questions; of choices the most that a row lost.
         notes: counts of anything else repaired or left out, by description: `"answers that are not in the passage"`.
         unknown: how many tokens the vocabulary lacks, in words; the warning above some share is `Coverage`'s.
     """

@@ -138,6 +138,11 @@ class TaskSettings(Settings):
     drop_unfound_answers: bool = False
     """True: training answers that are not in their passage are counted and left out; False: they are refused."""
 
+    # Multiple choice.
+    max_choice_length: int | None = Field(default=None, ge=1)
+    """Most tokens of a choice with its question, and no more than a row holds: the end of the question is cut, then
+    that of the choice, and counted; null: only contexts are cut."""
+
     # Tagging.
     units: Literal["words", "characters"] | None = None
     """What of a `text` gets a tag; null: words, or, where 5 % of the training file's sentences or more have entities
@@ -186,6 +191,10 @@ class TaskSettings(Settings):
             raise ValueError(
                 "calibration moves the probabilities that thresholds are compared with: set thresholds to dev, or give "
                 "their numbers to `unmask predict`"
+            )
+        if self.max_choice_length is not None and not self.truncation:
+            raise ValueError(
+                "max_choice_length cuts questions and choices, and truncation false cuts nothing: keep one"
             )
         of_windows = {"window_pooling": "mean", "doc_stride": 128}
         for field, usual in of_windows.items():
@@ -245,6 +254,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "doc_stride": ("classification", "regression", "qa", "tagging"),
     "max_question_length": ("qa",),
     "max_answer_length": ("qa",),
+    "max_choice_length": ("choice",),
     "n_best": ("qa",),
     "unanswerable": ("qa",),
     "null_threshold": ("qa",),

@@ -237,7 +237,7 @@ def test_messages_name_columns_as_the_command_takes_them() -> None:
 
 ADJUSTABLE = {
     *("max_length", "truncation", "thresholds", "doc_stride", "max_question_length", "max_answer_length", "n_best"),
-    *("unanswerable", "null_threshold", "document_context", "label_separator", "repair_tags"),
+    *("unanswerable", "null_threshold", "document_context", "max_choice_length", "label_separator", "repair_tags"),
 }
 """What docs/guides/fine-tuning.md says may be given after training."""
 

@@ -3,7 +3,8 @@
 A row is `[CLS] context [SEP] question choice [SEP]`: the question is beside the choice, as in RoBERTa (Liu et al. 2019,
 section 5.3) and as the beginning of SWAG's second sentence is in BERT. For GPT-1 it ends the text before the delimiter
 (Radford et al. 2018, section 3.3: document, question, delimiter, answer). A unit is the rows of one example, which has
-two or more choices. A row that is too long loses the end of its context; question and choice are never cut.
+two or more choices. A row that is too long loses the end of its context; a question and a choice are only cut where
+`task.max_choice_length` is given, as RoBERTa does for RACE: here the end of the question first.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ logger = logging.getLogger("unmask")
 
 COLUMNS = ("context", "question", "choices", "first_choice", "label", "id")
 """The fields of `ColumnSettings` that apply here."""
+
+LONG_CHOICES = "with a question and a choice over task.max_choice_length: cut"
 
 FEW_EXAMPLES = 20
 """In fewer examples the first choice may be wrong everywhere by chance."""
@@ -106,9 +109,9 @@ class Choice(UsualTask):
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels`, the number of the right choice."""
         contexts = tokenizer.encode_batch([example.context for example in examples], specials_in_text=True)
-        ends_context = _ends_with_extract(tokenizer)
-        before = [example.question if ends_context else "" for example in examples]
-        questions = tokenizer.encode_batch(before, specials_in_text=True)
+        ends_context, limit = _ends_with_extract(tokenizer), self.settings.max_choice_length
+        apart = [example.question if ends_context or limit is not None else "" for example in examples]
+        questions = tokenizer.encode_batch(apart, specials_in_text=True)
         continued = [
             f"{example.question} {choice}" if example.question and not ends_context else choice
             for example in examples
@@ -121,9 +124,15 @@ class Choice(UsualTask):
         for example, context, question in zip(examples, contexts, questions, strict=True):
             its = list(islice(choices, len(example.choices)))
             num_empty += 0 if example.question else its.count([])
-            choice_rows = [self._row(example, context, question, choice, tokenizer) for choice in its]
-            counts.truncated += any(row.truncated for row in choice_rows)
+            if not ends_context:  # the ids of a question begin those of the question with a choice
+                pairs = [(choice[: len(question)], choice[len(question) :]) for choice in its]
+            else:
+                pairs = [(question, choice) for choice in its]
+            over = [0 if limit is None else max(0, len(first) + len(second) - limit) for first, second in pairs]
+            choice_rows = [self._row(example, context, *pair, tokenizer) for pair in pairs]
+            counts.truncated += any(row.num_cut > its_over for row, its_over in zip(choice_rows, over, strict=True))
             counts.num_cut += max(row.num_cut for row in choice_rows)
+            counts.note(LONG_CHOICES, any(over))
             kept += choice_rows
         counts.examples += len(examples)
         counts.note("choices without any token", num_empty)
@@ -138,9 +147,19 @@ class Choice(UsualTask):
     def _row(
         self, example: ChoiceExample, context: list[int], question: list[int], choice: list[int], tokenizer: Tokenizer
     ) -> EncodedInput:
-        """The ids of a context, what ends it, and a choice as a row, the end of the context cut off where it would be
-        longer than `max_length`."""
-        row = assemble(tokenizer.template, context + question, choice, None)
+        """A row, with the end of the context cut off where it would be longer than `max_length`; question and choice
+        are cut to `max_choice_length` before, and further where they alone are too long."""
+        ends_context, limit = _ends_with_extract(tokenizer), self.settings.max_choice_length
+        num_given = len(context) + len(question) + len(choice)
+
+        def row_with(context: list[int]) -> EncodedInput:
+            first, second = (context + question, choice) if ends_context else (context, question + choice)
+            row = assemble(tokenizer.template, first, second, None)
+            return replace(row, num_cut=num_given - len(first) - len(second))
+
+        if limit is not None:
+            question, choice = _shortened(question, choice, limit)
+        row = row_with(context)
         excess = len(row.input_ids) - self.settings.max_length
         if excess <= 0:
             return row
@@ -149,14 +168,17 @@ class Choice(UsualTask):
                 f"{example.source}: {len(row.input_ids)} tokens, over task.max_length {self.settings.max_length}, and "
                 "task.truncation is false: shorten the context, raise task.max_length, or allow truncation"
             )
+        room = len(question) + len(choice) + len(context) - excess
+        if limit is not None and 0 < room < len(question) + len(choice):
+            question, choice = _shortened(question, choice, room)
+            return row_with([])
         if excess > len(context):
             raise InputError(
                 f"{example.source}: a choice and its question have {len(row.input_ids) - len(context)} tokens, special "
                 f"ones included, and task.max_length is {self.settings.max_length}: only the context may be cut; "
-                "shorten the choice, or raise task.max_length"
+                "shorten the choice, raise task.max_length, or let both be cut with task.max_choice_length"
             )
-        shorter = assemble(tokenizer.template, context[: len(context) - excess] + question, choice, None)
-        return replace(shorter, num_cut=excess)
+        return row_with(context[: len(context) - excess])
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Warns if the right choice has the same number in every example: each choice is scored by itself, so a model
@@ -210,13 +232,19 @@ class Choice(UsualTask):
         }
 
     def remembered(self) -> dict[str, Any]:
-        remembered = self.settings.model_dump(include={"name", "max_length", "truncation"})
+        names = {"name", "max_length", "max_choice_length", "truncation"}
+        remembered = self.settings.model_dump(include=names, exclude_none=True)
         return {**remembered, "columns": self.columns.model_dump(exclude_defaults=True)}
 
 
 def _ends_with_extract(tokenizer: Tokenizer) -> bool:
     """Whether the token that represents a whole row is its last, as GPT-1's extract token is."""
     return assemble(tokenizer.template, [], [], None).input_ids[-1:] == [tokenizer.find_role("cls_token")]
+
+
+def _shortened(question: list[int], choice: list[int], length: int) -> tuple[list[int], list[int]]:
+    """A question and a choice cut to a length together: the end of the question, then that of the choice."""
+    return question[: max(0, length - len(choice))], choice[:length]
 
 
 def answer(example: ChoiceExample, scores: Tensor) -> Prediction:

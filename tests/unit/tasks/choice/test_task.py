@@ -19,7 +19,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
-from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
+from unmask.tasks.choice.task import LONG_CHOICES, ChoiceModule, ChoiceScore, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -88,6 +88,45 @@ def test_what_cannot_be_cut_is_refused(tokenizer: TextTokenizer) -> None:
     never = new_task("choice", max_length=12, truncation=False)
     with pytest.raises(InputError, match=r"x:1: 25 tokens, over task\.max_length 12, and task\.truncation is false"):
         never.encode([example("a man " * 10, "a dog", "a man")], tokenizer, ExampleCounts())
+    with pytest.raises(ValueError, match="truncation false cuts nothing: keep one"):
+        new_task("choice", max_choice_length=12, truncation=False)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "limit", "kept", "counted"),
+    [
+        (64, 5, ("the man", "a dog a", "the dog"), {"num_cut": 1}),  # the question has four tokens, the choice two
+        (64, 1, ("the man", "", "the"), {"num_cut": 5}),
+        (9, 5, ("the", "a dog a", "the dog"), {"num_cut": 2, "truncated": 1}),
+        (8, 5, ("", "a dog a", "the dog"), {"num_cut": 3, "truncated": 1}),
+        (6, 5, ("", "a", "the dog"), {"num_cut": 5, "truncated": 1}),
+        (4, 5, ("", "", "the"), {"num_cut": 7, "truncated": 1}),
+    ],
+)
+def test_a_question_and_its_choice_are_cut_where_asked_for(
+    tokenizer: TextTokenizer, max_length: int, limit: int, kept: tuple[str, str, str], counted: dict[str, int]
+) -> None:
+    one = replace(example("the man", "the dog", "the dog", label=0), question="a dog a man")
+    counts, task = ExampleCounts(), new_task("choice", max_length=max_length, max_choice_length=limit)
+    coded = task.encode([one], tokenizer, counts)
+    context, question, choice = tokenizer.encode_batch(kept)
+    row = [tokenizer.cls_id, *context, tokenizer.sep_id, *question, *choice, tokenizer.sep_id]
+    assert coded.input_ids.tolist() == row * 2
+    assert counts == ExampleCounts(examples=1, notes={LONG_CHOICES: 1}, **counted)
+    assert task.remembered()["max_choice_length"] == limit
+
+
+def test_the_question_of_gpt1_is_cut_before_its_choice(tokenizer: TextTokenizer) -> None:
+    texts = ["the man went out", "who went out a man the dog"]
+    gpt1, _ = learn_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)
+    one = ChoiceExample("the man went out", "who went", ("the man", "a dog"), 0, None, {}, "x:1")
+    context, question, choice = gpt1.encode_batch([one.context, one.question, one.choices[0]])
+    limit = len(choice) + 1
+    task = new_task("choice", max_length=64, max_choice_length=limit)
+    coded = task.encode([one], gpt1, ExampleCounts(), num_segments=1)
+    ids = gpt1.encode_inputs([("", "")])[0].input_ids
+    first = coded.input_ids.tolist()[: coded.bounds[1]]
+    assert first == [ids[0], *context, *question[:1], ids[1], *choice, ids[2]]
 
 
 def test_choices_that_encode_to_nothing_are_kept_and_counted(tokenizer: TextTokenizer) -> None:
