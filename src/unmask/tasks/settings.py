@@ -16,7 +16,7 @@ from unmask.tasks.kinds import FACTS, TaskKind
 ClassificationGlue = Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "ax"]
 ClassificationOther = Literal["snli", "scitail", "kornli", "klue-nli", "klue-ynat", "nsmc"]
 RegressionName = Literal["stsb", "korsts", "klue-sts"]
-QaName = Literal["squad1", "squad2", "korquad1", "triviaqa"]
+QaName = Literal["squad1", "squad2", "korquad1", "triviaqa", "mrqa"]
 ChoiceName = Literal["swag", "race", "storycloze", "codah"]
 TaggingName = Literal["wnut17", "wikigold", "wikiann", "klue-ner"]
 

@@ -31,6 +31,7 @@ from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, tx
 from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, writing, writing_directory
 from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
+from unmask.tasks.qa.mrqa import without_header
 from unmask.tasks.rows import list_in_cell
 from unmask.tasks.settings import ColumnSettings, TaskSettings, kind_of
 from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits, wordiest
@@ -224,7 +225,9 @@ def _lines(
             yield number, line
 
     table = None if form == ".jsonl" else open_table(form, lines(), str(file), file.settings, stop, own_header)
-    rows = read_jsonl(lines(), str(file)) if form == ".jsonl" else () if table is None else table.rows
+    rows: Iterable[Row] = () if table is None else table.rows
+    if form == ".jsonl":
+        rows = without_header(read_jsonl(lines(), str(file)))  # each part keeps that of MRQA, as of a table
     with Progress("reading", unit="rows") as progress:
         pieces = _with_lines(progress.counting(rows), held)
         _, header = next(pieces)

@@ -144,13 +144,13 @@ def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
     return answers
 
 
-def gold_texts(row: Row, given: Sequence[GivenAnswer]) -> tuple[str, ...]:
-    """Every right answer, without repetitions: the given ones, then TriviaQA's `aliases`; other columns of that name
-    are ignored."""
+def gold_texts(row: Row, given: Sequence[GivenAnswer], aliases_only: bool = False) -> tuple[str, ...]:
+    """Every right answer, without repetitions: the given ones, then TriviaQA's `aliases` (`aliases_only`: these alone,
+    where there are any); other columns of that name are ignored."""
     aliases = row.fields.get("aliases")
     texts = [text for text, _ in given]
     if isinstance(aliases, list) and all(isinstance(text, str) for text in aliases):
-        texts += aliases
+        texts = [*(() if aliases_only and aliases else texts), *aliases]
     return tuple(dict.fromkeys(texts))
 
 

@@ -141,7 +141,7 @@ class LabelledQuestions:
                 f"{row.source}: the question has no answer, and in {self.settings.name} every question has one: take "
                 "it out, or name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
             )
-        return replace(example, gold_texts=gold_texts(row, given)), given
+        return replace(example, gold_texts=gold_texts(row, given, self.data_set.aliases_only)), given
 
     def _report(self, unfound: list[str], path: DataPath) -> None:
         if not unfound:

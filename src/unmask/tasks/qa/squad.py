@@ -1,7 +1,7 @@
 """Files of questions about passages in their published form: SQuAD 1.1 and 2.0, KorQuAD 1.0, KLUE-MRC; and tables.
 
-Rajpurkar et al. 2016 and 2018, Lim et al. 2019, Park et al. 2021. TriviaQA's files are different
-(`unmask.tasks.qa.triviaqa`).
+Rajpurkar et al. 2016 and 2018, Lim et al. 2019, Park et al. 2021. The files of TriviaQA and MRQA are different
+(`unmask.tasks.qa.triviaqa`, `unmask.tasks.qa.mrqa`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from unmask.io.input_files import DataPath, as_files
 from unmask.io.json_text import begins_as_list, read_elements, shown
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
+from unmask.tasks.qa.mrqa import read_mrqa
 from unmask.tasks.qa.triviaqa import read_triviaqa
 
 
@@ -100,12 +101,14 @@ class QaDataSet:
             characters.
         without_answer: how labelled questions without an answer are treated if `unanswerable` is False.
         reader: reads its files.
+        aliases_only: True: of a row with `aliases` these are the right answers, and what is learned need not be one.
     """
 
     unanswerable: bool | None = None
     normalisation: Literal["squad", "korquad", "triviaqa"] = "squad"
     without_answer: Literal["refuse", "leave out"] = "refuse"
     reader: Callable[[DataPath], Iterator[Row]] = read_questions
+    aliases_only: bool = False
 
 
 PLAIN = QaDataSet()
@@ -118,4 +121,5 @@ DATA_SETS: dict[str, QaDataSet] = {
     "triviaqa": QaDataSet(
         unanswerable=False, normalisation="triviaqa", without_answer="leave out", reader=read_triviaqa
     ),
+    "mrqa": QaDataSet(unanswerable=False, reader=read_mrqa, aliases_only=True),
 }

@@ -83,7 +83,7 @@ class QaTask(UsualTask):
         if learns_it and may_have_none is False:
             raise SettingsError(
                 "task.answerability learns which questions have no answer, and task.unanswerable is false, as for "
-                "squad1, korquad1 and triviaqa: leave it out"
+                "squad1, korquad1, triviaqa and mrqa: leave it out"
             )
         if may_have_none is not None and not learns_it:
             return fitted
