@@ -26,7 +26,7 @@ from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import accuracy_interval
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES
-from unmask.io.progress import figures_in_a_line, human_count, listed
+from unmask.io.progress import counted, figures_in_a_line, human_count, listed
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config
@@ -215,6 +215,9 @@ def _train(
     log_compute(compute, run.module.encoder.settings)
     if advice := epochs_advice(settings.train, len(run.loader.examples)):
         logger.info(advice)
+    if settings.train.eval_every == "epoch" and run.dev is not None:
+        steps = -(-len(run.loader.examples) // settings.train.batch_size)
+        logger.info("evaluated after each epoch: every %s", counted(steps, "step"))
     plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain, log)
     in_steps = ranks.during_steps(settings.train.rank_timeout_s)

@@ -119,6 +119,8 @@ class PretrainRecipe(Settings):
             raise ValueError("packing.format=stream reads the documents as they are: leave out packing.copies")
         if self.train.patience is not None or self.train.metric is not None:
             raise ValueError("train.patience and train.metric are for fine-tuning: leave them out")
+        if self.train.eval_every == "epoch":
+            raise ValueError("train.eval_every=epoch is for fine-tuning: give a number of steps")
         if self.objective.is_static and self.packing.copies is not None:
             raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
         return self

@@ -240,9 +240,10 @@ class Session:
     def is_due(self, state: TrainState) -> bool:
         """Whether the hook has anything to do after the step just launched."""
         settings = self.settings
-        intervals = (settings.log_every, settings.eval_every, settings.save_every)
+        intervals = (settings.log_every, settings.save_every)
         return (
             settings.minutes is not None
+            or settings.evaluates_at(state.step, state.epochs)
             or self.context.interruption.signal_number is not None
             or any(interval is not None and state.step % interval == 0 for interval in intervals)
         )
@@ -258,7 +259,7 @@ class Session:
             self.writer.check()
         if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
             self.log_rest(state)
-        if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
+        if is_last or settings.evaluates_at(state.step, state.epochs):
             self.evaluations(state)
             is_last = state.is_over(settings)
             if is_last:

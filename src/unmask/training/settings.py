@@ -223,8 +223,9 @@ class TrainSettings(Settings):
     log_every: int = Field(default=50, ge=1)
     """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may cover fewer. With `minutes`
     every step has one."""
-    eval_every: int | None = Field(default=None, ge=1)
-    """Steps between evaluations; null evaluates at the end only."""
+    eval_every: Annotated[int, Field(ge=1)] | Literal["epoch"] | None = None
+    """Steps between evaluations; null evaluates at the end only. `epoch`: after each pass over the examples; fine-tuning
+    only."""
     eval_sequences: int = Field(default=2000, ge=1)
     """Held-out sequences in an evaluation of pre-training, at most; fine-tuning measures all of its dev file."""
     save_every: int | None = Field(default=1000, ge=1)
@@ -254,6 +255,12 @@ class TrainSettings(Settings):
         """
         name, amount = self.budget
         return min(1.0, done[name] / amount)
+
+    def evaluates_at(self, step: int, epochs: float) -> bool:
+        """Whether `eval_every` is due after a step with which so many passes over the data are done."""
+        if self.eval_every == "epoch":
+            return epochs.is_integer()
+        return self.eval_every is not None and step % self.eval_every == 0
 
     def micro_batch_of(self, batch_size: int) -> int:
         """Sequences per pass of a step of `batch_size`, before anything is known of the memory."""

@@ -108,6 +108,27 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
 
 
 @pytest.mark.usefixtures("without_report")
+def test_a_run_is_evaluated_after_each_epoch_whatever_its_steps(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """48 examples are five steps of ten, the last of which has eight; stopped in the second epoch or at its end."""
+    kept = [word for word in words if not word.startswith(("train.epochs", "train.batch_size", "train.eval_every"))]
+    each_epoch = [*kept, "train.epochs=2.5", "train.batch_size=10", "train.eval_every=epoch", "train.patience=9"]
+    whole = finetune("finetune/classification", each_epoch, out=tmp_path / "whole")
+    assert "evaluated after each epoch: every 5 steps" in caplog.messages
+    assert [row["step"] for row in rows_of(tmp_path / "whole") if "eval/loss" in row] == [5, 10, 13]
+    with monkeypatch.context() as patched:
+        interrupt_at_evaluation(2, patched)
+        with pytest.raises(Interrupted, match="stopped at step 10"):
+            finetune("finetune/classification", each_epoch, out=tmp_path / "halves")
+    caplog.clear()
+    halves = finetune("finetune/classification", each_epoch, out=tmp_path / "halves", resume=True)
+    assert not [message for message in caplog.messages if "resumed with" in message]
+    assert_same_weights(whole, halves)
+    assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "halves")
+
+
+@pytest.mark.usefixtures("without_report")
 def test_a_resumed_run_has_a_whole_model_whenever_it_is_killed(
     words: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from support.files import write_rows
 from support.ranks import run_ranks
+from support.runs import rows_of
 from support.untrained import save_bert
 from unmask.finetuning.run import finetune
 
@@ -23,7 +24,7 @@ def test_two_processes_fine_tune_to_the_bits_of_one(tmp_path: Path) -> None:
     words = [
         *(f"init_from={model}", f"data.train={tmp_path / 'train.jsonl'}", f"data.dev={tmp_path / 'dev.jsonl'}"),
         *("data.columns.text=review", "train.epochs=2", "train.batch_size=8", "train.micro_batch_size=2"),
-        *("device=cpu", "task.max_length=32"),
+        *("device=cpu", "task.max_length=32", "train.eval_every=epoch"),
     ]
     torch.set_num_threads(1)
     finetune("finetune/classification", words, out=tmp_path / "one")
@@ -31,6 +32,7 @@ def test_two_processes_fine_tune_to_the_bits_of_one(tmp_path: Path) -> None:
         out = tmp_path / f"of-{number}"
         ended = run_ranks(*[["finetune", "finetune/classification", *words, "--out", str(out)]] * number)
         assert [each.exit_code for each in ended] == [0] * number, ended[0].errors
+        assert [row["step"] for row in rows_of(out) if "eval/loss" in row] == [3, 6]
         for name in ("model.safetensors", "head.safetensors"):
             files = [place / "model" / name for place in (tmp_path / "one", out)]
             assert files[0].exists() == files[1].exists()

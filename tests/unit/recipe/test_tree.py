@@ -255,6 +255,7 @@ def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -
         ("held_out=1", "held_out=1: expected less than 1.0"),
         ("seed=-1", "seed=-1: expected at least 0"),
         ("train.minutes=inf", "train.minutes=inf: expected a finite number"),
+        ("train.eval_every=epoch", "train.eval_every=epoch is for fine-tuning: give a number of steps"),
     ],
 )  # fmt: skip
 def test_a_wrong_key_or_value_is_refused(tmp_path: Path, word: str, message: str) -> None:

@@ -38,8 +38,9 @@ def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str,
     former, course = (_course(each, checkpoint) for each in (before, recipe))
     follows_shares = bool(recipe.schedule.warmup_ratio) or course[0] > 0
     # The end of the former budget was evaluated, which patience counts.
-    every, evaluated = before.train.eval_every, checkpoint.state["evaluated_step"]
-    follows_shares |= before.train.patience is not None and bool(every and evaluated and evaluated % every)
+    is_evaluated = checkpoint.state["evaluated_step"] == checkpoint.step
+    is_due = before.train.evaluates_at(checkpoint.step, checkpoint.done["epochs"])
+    follows_shares |= before.train.patience is not None and is_evaluated and not is_due
     if math.isclose(was, now) and former == course and not follows_shares:
         return None
     return {"step": checkpoint.step, "was": _budget_of(before), "now": _budget_of(recipe)}

@@ -64,9 +64,19 @@ def test_a_larger_budget_is_told_where_the_rates_were_not_those_of_one_run(
     assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change] * is_changed
 
 
-@pytest.mark.parametrize(("evaluated", "patience", "is_changed"), [(14, 2, True), (10, 2, False), (14, None, False)])
+@pytest.mark.parametrize(
+    ("evaluated", "patience", "every", "epochs", "is_changed"),
+    [
+        (14, 2, 5, 1.4, True),
+        (10, 2, 5, 1.4, False),
+        (14, None, 5, 1.4, False),
+        (14, 2, "epoch", 1.4, True),
+        (14, 2, "epoch", 2.0, False),
+        (7, 2, "epoch", 1.4, False),
+    ],
+)
 def test_an_evaluation_at_the_former_end_is_one_that_patience_counts(
-    evaluated: int, patience: int | None, is_changed: bool
+    evaluated: int, patience: int | None, every: int | str, epochs: float, is_changed: bool
 ) -> None:
     """It has none there under the new budget."""
     before, after = (
@@ -75,14 +85,14 @@ def test_an_evaluation_at_the_former_end_is_one_that_patience_counts(
                 "init_from": "a-model",
                 "task": {"name": "classification"},
                 "data": {"train": "a-file", "dev": "another"},
-                "train": {"steps": steps, "eval_every": 5, "patience": patience},
+                "train": {"steps": steps, "eval_every": every, "patience": patience},
                 "schedule": {"name": "constant"},
             }
         )
         for steps in (14, 100)
     )
     state = {"evaluated_step": evaluated, "warmup_end": None, "stage": None}
-    checkpoint: Any = SimpleNamespace(state=state, done=TrainState(step=14).done, step=14)
+    checkpoint: Any = SimpleNamespace(state=state, done=TrainState(step=14, epochs=epochs).done, step=14)
     assert (budget_change(before, after, checkpoint) is not None) == is_changed
 
 
