@@ -8,9 +8,9 @@ from pathlib import Path
 from unmask.config import nearest
 from unmask.errors import InputError, SettingsError
 from unmask.inference.glue.average import average_runs
-from unmask.inference.glue.runs import runs_by_task
+from unmask.inference.glue.runs import origins, runs_by_task
 from unmask.inference.glue.submission import TABLES, folders_of
-from unmask.io.paths import MODEL, RECIPE, RESULTS, SUMMARY, model_in
+from unmask.io.paths import MODEL, RECIPE, RESULTS, SUMMARY
 from unmask.io.progress import listed
 from unmask.recipe.loading import load_finetune_recipe, read_recipe
 from unmask.recipe.tree import FinetuneRecipe
@@ -57,7 +57,7 @@ def finished_beside(out: Path, words: Mapping[str, Sequence[str]]) -> list[Path]
         words: of the tasks to come, see `overrides_by_task`.
 
     Raises:
-        UserError: one has no figures on dev, is of one of the tasks to come, or of another model.
+        UserError: one has no figures on dev, is of one of the tasks to come, or of another model (see `origins`).
     """
     others = [task for task in TASKS if task not in words]
     runs = [out / task for task in others if _is_finished(out / task)]
@@ -68,17 +68,12 @@ def finished_beside(out: Path, words: Mapping[str, Sequence[str]]) -> list[Path]
     for run in runs:
         recipe = read_recipe(run / RECIPE)
         assert isinstance(recipe, FinetuneRecipe), "it has figures on dev"
-        if set(map(_place, models)) != set(map(_place, recipe.checkpoints)):
+        if origins(models) != origins(recipe.checkpoints):
             raise SettingsError(
                 f"{run} is there, of {listed(recipe.checkpoints, 3)}, and {task} would be of {listed(models, 3)}: an "
                 "average is of one model: choose another --out"
             )
     return runs
-
-
-def _place(model: str) -> Path:
-    """The same for a run and its model, however they are written."""
-    return model_in(Path(model)).resolve()
 
 
 def _is_finished(run: Path) -> bool:

@@ -224,8 +224,8 @@ class TrainSettings(Settings):
     """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may cover fewer. With `minutes`
     every step has one."""
     eval_every: Annotated[int, Field(ge=1)] | Literal["epoch"] | None = None
-    """Steps between evaluations; null evaluates at the end only. `epoch`: after each pass over the examples; fine-tuning
-    only."""
+    """Steps between evaluations; null evaluates at the end only. `epoch`: after each pass over the examples, in
+    fine-tuning only."""
     eval_sequences: int = Field(default=2000, ge=1)
     """Held-out sequences in an evaluation of pre-training, at most; fine-tuning measures all of its dev file."""
     save_every: int | None = Field(default=1000, ge=1)

@@ -41,6 +41,10 @@ def test_tasks_one_after_another_and_again(place: Path, unmask: Command) -> None
     again = [*words[:-1], "rte", "--overwrite"]
     other = [word.replace("=bert", "=other") for word in again]
     check_refused(unmask(*other), "runs/wnli is there, of bert, and rte would be of other: an average is of one model")
+    from_wnli = [word.replace("=bert", "=runs/wnli") for word in again]
+    assert unmask(*from_wnli).code == 0, "of the model that wnli's run began from"
+    assert unmask("glue", "average", "runs/rte", "runs/wnli").errors == ""
+    before = Path("runs/rte/results.json").read_bytes()
     results, config = Path("runs/wnli/results.json"), Path("runs/wnli/model/config.json")
     for file, found, instead, message in (
         (results, '"dev"', '"test"', "runs/wnli: it was measured on no dev file"),

@@ -187,7 +187,7 @@ def _curves(summary: Summary, rows: Sequence[tuple[str, int, Mapping[str, Any]]]
 def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:
     best, together = summary["best_on_dev"], summary.get("ensemble")
     over_all = best["all_runs_of_it"]
-    head = ["", f"best on dev: {best['trial']}", "mean ± sd (runs)"]
+    head = ["", f"best on dev: {best['trial']}", "mean ± sd, median (runs)"]
     if together:
         head.append(f"{len(together['members'])} together")
     rows = []
@@ -196,7 +196,7 @@ def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:
             row = [
                 f"{split} {words(name)}",
                 human_number(best[split].get(name)),
-                f"{spread_in_words(spread)} ({over_all['n']})",
+                f"{spread_in_words(spread)}, {human_number(spread['median'])} ({over_all['n']})",
             ]
             rows.append([*row, human_number(together[split].get(name))] if together else row)
     return head, rows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from unmask.io.progress import human_number
@@ -130,7 +130,7 @@ def _run(outcome: TrialOutcome) -> dict[str, Any]:
 
 
 def _spreads(outcomes: Sequence[TrialOutcome]) -> dict[str, Any]:
-    """Mean and sample standard deviation of every figure that all runs have."""
+    """Mean, median and sample standard deviation of every figure that all runs have."""
     return {
         "n": len(outcomes),
         "dev": _spread([outcome.dev for outcome in outcomes]),
@@ -146,6 +146,7 @@ def _spread(figures: Sequence[Figures]) -> dict[str, dict[str, float | None]]:
         is_finite = all(map(math.isfinite, values))  # else there is no mean
         spreads[name] = {
             "mean": fmean(values) if is_finite else None,
+            "median": median(values) if is_finite else None,
             "sd": stdev(values) if is_finite and len(values) > 1 else None,
         }
     return spreads

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.inference.glue.runs import runs_by_task
+from unmask.inference.glue.runs import origins, runs_by_task
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, SUMMARY
+from unmask.io.progress import listed
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.text.glue import AVERAGE_RULES, AVERAGES, FIGURE_NAMES, glue_averages, missing_figures
+
+logger = logging.getLogger("unmask")
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,8 @@ class GlueAverages:
         missing: for each of the other averages, what it lacks.
         runs: of how many runs these are the best on the same dev file, by data set; higher than their mean by that.
         early_stopped: data sets whose runs are measured at their best evaluation there, which flatters them too.
-        means: the same figures as means over the restarts of the best run's configuration, where there are several.
-        averages_of_means: the averages with `means` where there are any; empty without.
+        means, medians: the same figures over the restarts of the best run's configuration, where there are several.
+        averages_of_means, averages_of_medians: the averages with these where there are any; empty without.
     """
 
     figures: Mapping[str, tuple[float | None, ...]]
@@ -36,7 +40,9 @@ class GlueAverages:
     runs: Mapping[str, int]
     early_stopped: Sequence[str]
     means: Mapping[str, tuple[float | None, ...]]
+    medians: Mapping[str, tuple[float | None, ...]]
     averages_of_means: Mapping[str, float]
+    averages_of_medians: Mapping[str, float]
 
     def describe(self) -> str:
         """A line for each figure and each average, in 0..100 as papers print them."""
@@ -45,23 +51,27 @@ class GlueAverages:
             notes = [f"the best of {self.runs[name]:,} runs on these examples"] if self.runs[name] > 1 else []
             notes += ["at the best evaluation on these examples"] if name in self.early_stopped else []
             notes += [f"mean over restarts: {_in_words(name, self.means[name])}"] if name in self.means else []
+            notes += [f"their median: {_in_words(name, self.medians[name])}"] if name in self.medians else []
             lines.append(f"{name:<6} {_in_words(name, values)}" + (f"   ({'; '.join(notes)})" if notes else ""))
         for average, rule in AVERAGE_RULES.items():
             if average in self.averages:
-                mean = self.averages_of_means.get(average)
-                means = "" if mean is None else f"   (with the means over restarts: {_percent(mean)})"
-                lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}{means}")
+                of_restarts = {"means over restarts": self.averages_of_means, "medians": self.averages_of_medians}
+                found = [
+                    f"with the {what}: {_percent(its[average])}" for what, its in of_restarts.items() if average in its
+                ]
+                restarts = f"   ({'; '.join(found)})" if found else ""
+                lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}{restarts}")
             else:
                 lines.append(f"{average:<12} {'-':>4}   {rule}; missing: {'; '.join(self.missing[average])}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """The same for scripts."""
-        figures, means = (
-            {name: dict(zip(FIGURE_NAMES[name], values, strict=True)) for name, values in its.items()}
-            for its in (self.figures, self.means)
-        )
-        return {**vars(self), "figures": figures, "means": means}
+        named = {
+            key: {name: dict(zip(FIGURE_NAMES[name], values, strict=True)) for name, values in vars(self)[key].items()}
+            for key in ("figures", "means", "medians")
+        }
+        return {**vars(self), **named}
 
 
 def _in_words(name: str, values: tuple[float | None, ...]) -> str:
@@ -73,7 +83,7 @@ def _percent(value: float | None) -> str:
 
 
 def average_runs(runs: Sequence[Path]) -> GlueAverages:
-    """Averages the figures on dev of one run per task.
+    """Averages the figures on dev of one run per task, and warns where they are of different models.
 
     Args:
         runs: directories of finished runs, or of searches, whose best run on dev counts. MNLI's has one of the two dev
@@ -90,9 +100,23 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
     missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
     best_of = {task: its.get("runs", 1) for task, its in results.items()}
     early_stopped = [task for task, its in results.items() if its.get("early_stopping")]
-    means = {task: _figures(by_task[task], task, its["means"]) for task, its in results.items() if its.get("means")}
-    averages_of_means = glue_averages(figures | means) if means else {}
-    return GlueAverages(figures, glue_averages(figures), missing, best_of, early_stopped, means, averages_of_means)
+    means, medians = (
+        {task: _figures(by_task[task], task, its[key]) for task, its in results.items() if its.get(key)}
+        for key in ("means", "medians")
+    )
+    of_means, of_medians = (glue_averages(figures | its) if its else {} for its in (means, medians))
+    _warn_of_models(list(by_task.values()))
+    averages = glue_averages(figures)
+    return GlueAverages(figures, averages, missing, best_of, early_stopped, means, medians, of_means, of_medians)
+
+
+def _warn_of_models(runs: Sequence[Path]) -> None:
+    models = {run: _recipe(run).checkpoints for run in runs}
+    for run in runs[1:]:
+        if origins(models[run]) != origins(models[runs[0]]):
+            first, other = (f"{each} is of {listed(models[each], 3)}" for each in (runs[0], run))
+            logger.warning("%s, and %s: an average is of one model", first, other)
+            return
 
 
 def _figures(run: Path, task: str, results: Mapping[str, Any]) -> tuple[float | None, ...]:
@@ -118,10 +142,12 @@ def _results(run: Path) -> dict[str, Any]:
             best, restarts = summary["best_on_dev"], summary["best_on_dev"]["all_runs_of_it"]
             found = {**best, "runs": summary["num_finished"], "early_stopping": "step" in summary["chosen_on_dev"]}
             if restarts["n"] > 1:
-                found["means"] = {
-                    split: {name: spread["mean"] for name, spread in restarts[split].items()}
-                    for split in ("dev", "test")
-                }
+                for key, which in (("means", "mean"), ("medians", "median")):
+                    found[key] = {
+                        split: {name: spread[which] for name, spread in restarts[split].items()}
+                        for split in ("dev", "test")
+                        if which in next(iter(restarts["dev"].values()), {})  # no median in an earlier version
+                    }
         else:
             found = read_object(run / RESULTS)
     except (InputError, KeyError, TypeError) as error:
@@ -134,9 +160,14 @@ def _results(run: Path) -> dict[str, Any]:
 
 def _files(run: Path) -> dict[str, str]:
     """The names of the files that a run was measured on."""
-    recipe = read_recipe(run / RECIPE)
-    assert isinstance(recipe, FinetuneRecipe), "its model is for a task"
-    given = {"dev": recipe.data.dev, "test": recipe.data.test}
+    data = _recipe(run).data
+    given = {"dev": data.dev, "test": data.test}
     return {
         split: Path(file).name if isinstance(file, str) else ", ".join(file) for split, file in given.items() if file
     }
+
+
+def _recipe(run: Path) -> FinetuneRecipe:
+    recipe = read_recipe(run / RECIPE)
+    assert isinstance(recipe, FinetuneRecipe), "its model is for a task"
+    return recipe

@@ -35,8 +35,9 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
     assert low["name"] == "lr1e-05_batch16_epochs3"
     assert (low["n"], high["n"]) == (3, 3)
     # .75 + (-.05, .05, 0): the sample variance is (.0025 + .0025) / 2; of (.2, -.1, -.1) it is .06 / 2
-    assert low["dev"]["accuracy"] == {"mean": pytest.approx(0.75), "sd": pytest.approx(0.05)}
-    assert high["dev"]["accuracy"] == {"mean": pytest.approx(0.7), "sd": pytest.approx(math.sqrt(0.03))}
+    assert low["dev"]["accuracy"] == {"mean": pytest.approx(0.75), "median": 0.75, "sd": pytest.approx(0.05)}
+    expected = {"mean": pytest.approx(0.7), "median": 0.6, "sd": pytest.approx(math.sqrt(0.03))}
+    assert high["dev"]["accuracy"] == expected
     assert low["test"]["accuracy"]["sd"] == pytest.approx(statistics.stdev(test[1e-5]))
     assert low["dev"]["loss"]["mean"] == pytest.approx(0.25)
     best = summary["best_on_dev"]
@@ -49,6 +50,7 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
     assert build_settings(FinetuneRecipe, read_settings_file(tmp_path / "out" / RECIPE), "it").search.restarts == 3
     page = (tmp_path / "out" / "report.html").read_text()
     assert "0.75 ± 0.05" in page
+    assert "<td>0.7 ± 0.17, 0.6 (3)</td>" in page
     assert page.count("<circle") == 6
     assert re.search("leftmost 0[.0-9]*, rightmost 0[.0-9]*<", page)
     assert "<h2>Accuracy of every run on dev</h2>" in page
@@ -152,7 +154,7 @@ def test_a_figure_that_is_not_a_number_is_null(tmp_path: Path) -> None:
     run = Pretended(lambda settings: {"dev": {"loss": 1.0, "pearson": [math.nan, 0.2][settings.seed]}})
     summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     assert summary["best_on_dev"]["dev"]["pearson"] == 0.2
-    assert summary["combinations"][0]["dev"]["pearson"] == {"mean": None, "sd": None}
+    assert summary["combinations"][0]["dev"]["pearson"] == {"mean": None, "median": None, "sd": None}
     assert summary["trials"][0]["dev"]["pearson"] is None
 
 
@@ -181,4 +183,5 @@ def test_runs_of_another_checkpoint_and_those_that_failed_are_no_restarts() -> N
 
 def test_one_run_has_no_spread() -> None:
     outcome = TrialOutcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
-    assert summarise([outcome], ACCURACY, 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}
+    its = summarise([outcome], ACCURACY, 1)["combinations"][0]["dev"]["accuracy"]
+    assert its == {"mean": 0.5, "median": 0.5, "sd": None}

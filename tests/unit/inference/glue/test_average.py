@@ -72,7 +72,7 @@ def test_a_search_counts_with_its_best_run(tmp_path: Path) -> None:
 
 
 def all_runs(number: int, mean: float) -> dict[str, Any]:
-    return {"n": number, "dev": {"matthews_correlation": {"mean": mean, "sd": None}}, "test": {}}
+    return {"n": number, "dev": {"matthews_correlation": {"mean": mean, "median": mean + 0.01, "sd": None}}, "test": {}}
 
 
 def test_beside_the_best_run_of_a_search_is_the_mean_over_restarts(tmp_path: Path) -> None:
@@ -86,13 +86,38 @@ def test_beside_the_best_run_of_a_search_is_the_mean_over_restarts(tmp_path: Pat
     as_dict = averages.as_dict()
     assert as_dict["means"] == {"cola": {"matthews_correlation": 0.515}}
     assert as_dict["averages_of_means"]["gpt1"] == pytest.approx(averages.averages["gpt1"] - 0.085 / 8)
+    assert as_dict["medians"] == {"cola": {"matthews_correlation": pytest.approx(0.525)}}
+    assert as_dict["averages_of_medians"]["gpt1"] == pytest.approx(averages.averages["gpt1"] - 0.075 / 8)
     cola, sst2, *_ = lines = averages.describe().splitlines()
     notes = "the best of 6 runs on these examples; at the best evaluation on these examples; mean over restarts"
-    assert cola == f"cola   matthews_correlation 60.0   ({notes}: matthews_correlation 51.5)"
+    over_restarts = "matthews_correlation 51.5; their median: matthews_correlation 52.5"
+    assert cola == f"cola   matthews_correlation 60.0   ({notes}: {over_restarts})"
     assert sst2 == "sst2   accuracy 93.5   (at the best evaluation on these examples)"
     (bert,) = (line for line in lines if line.startswith("bert "))
     assert bert.startswith("bert         80.5   ")
-    assert bert.endswith("   (with the means over restarts: 79.5)")
+    assert bert.endswith("   (with the means over restarts: 79.5; with the medians: 79.6)")
+    del best["all_runs_of_it"]["dev"]["matthews_correlation"]["median"]  # as an earlier version wrote it
+    (runs[0] / "summary.json").write_text(json.dumps(summary), "utf-8")
+    earlier = average_runs(runs)
+    assert (earlier.means, earlier.medians) == (averages.means, {})
+
+
+def test_runs_of_different_models_are_averaged_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that began from the run of another task of GLUE is of that run's model, in whatever folder that is."""
+    monkeypatch.chdir(tmp_path)
+    rte, *_, mnli = runs = write_runs(Path())[::-1][1:] + write_runs(Path())[-1:]
+    (rte / "recipe.yaml").write_text((rte / "recipe.yaml").read_text().replace(": bert", ": run-mnli"), "utf-8")
+    average_runs(runs)
+    assert not caplog.messages
+    (mnli / "recipe.yaml").write_text((mnli / "recipe.yaml").read_text().replace(": bert", ": other"), "utf-8")
+    average_runs(runs)
+    assert caplog.messages == ["run-rte is of run-mnli, and run-qnli is of bert: an average is of one model"]
+    for run in (rte, mnli):  # trained anew, each from the other
+        (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text().replace(": other", ": run-rte"), "utf-8")
+    average_runs([rte, mnli])
+    assert len(caplog.messages) == 1
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
