@@ -51,7 +51,7 @@ _FIXED = {
 """Settings that only a new training could change, and why."""
 _OF_LABELS = ("label_separator", "repair_tags")
 """How labels are read: `predict` reads none."""
-_OF_SCORES = (*_OF_LABELS, "unanswerable")
+_OF_SCORES = (*_OF_LABELS, "unanswerable", "negative_label")
 """All settings that affect how existing predictions are measured."""
 
 _ELSEWHERE = re.compile(rf"(?:\bdata\.columns\.|--column )(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
@@ -93,6 +93,8 @@ def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
             raise SettingsError(f"task.thresholds=dev cannot be had here: {_TRAINING}; give a number for each label")
         if use == "predict" and name in _OF_LABELS:
             raise SettingsError(f"task.{name} says how labels are read, and `unmask predict` reads none: leave it out")
+        if use == "predict" and name == "negative_label":
+            raise SettingsError("task.negative_label says what is measured, and `unmask predict` measures nothing")
         if use == "score" and name in TaskSettings.model_fields and name not in _OF_SCORES:
             raise SettingsError(
                 f"task.{name} is for a model that reads the examples, and --predictions are there already: leave it out"

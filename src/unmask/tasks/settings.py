@@ -94,6 +94,9 @@ class TaskSettings(Settings):
     label_separator: str = Field(default=",", min_length=1)
     """Separates the labels of a multi-label example in a table; JSON has lists."""
 
+    negative_label: str | None = None
+    """A label that means none of the others, such as TACRED's `no_relation`: adds precision, recall and F1 of the other
+    labels together to what is measured."""
     class_weights: Literal["balanced"] | None = None
     """`balanced`: in training an example counts the more the rarer its label is, examples / (labels x examples of it);
     of several labels each by itself."""
@@ -183,6 +186,8 @@ class TaskSettings(Settings):
                 which = kind if self.name == kind else f"{self.name}, which is {kind}"
                 whose = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
                 raise ValueError(f"{field} is for {whose}, not for {which}: leave it out")
+        if self.negative_label is not None and self.multi_label:
+            raise ValueError("negative_label is one of the labels of which a text has one: leave out multi_label")
         if self.thresholds is not None and not self.multi_label:
             raise ValueError(
                 "thresholds are for labels of which a text may have many: set multi_label to true, or leave them out"
@@ -246,6 +251,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "multi_label": ("classification",),
     "label_separator": ("classification",),
     "thresholds": ("classification",),
+    "negative_label": ("classification",),
     "class_weights": ("classification",),
     "label_smoothing": ("classification",),
     "calibration": ("classification",),

@@ -238,6 +238,7 @@ def test_messages_name_columns_as_the_command_takes_them() -> None:
 ADJUSTABLE = {
     *("max_length", "truncation", "thresholds", "doc_stride", "max_question_length", "max_answer_length", "n_best"),
     *("unanswerable", "null_threshold", "document_context", "max_choice_length", "label_separator", "repair_tags"),
+    "negative_label",
 }
 """What docs/guides/fine-tuning.md says may be given after training."""
 
@@ -246,6 +247,14 @@ ADJUSTABLE = {
 def test_settings_of_training_are_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=f"task.{name} cannot be set here"):
         check_task_settings({name: TaskSettings.model_fields[name].default}, "evaluate")
+
+
+def test_what_is_measured_is_no_setting_of_predicting() -> None:
+    check_task_settings({"negative_label": "other"}, "score")
+    with pytest.raises(
+        SettingsError, match=r"task\.negative_label says what is measured, and `unmask predict` measures"
+    ):
+        check_task_settings({"negative_label": "other"}, "predict")
 
 
 @pytest.mark.parametrize("name", sorted(ADJUSTABLE))

@@ -84,6 +84,13 @@ class Classification(TextTask[str]):
     kind: ClassVar[TaskKind] = "classification"
     problem_type: ClassVar[str] = "single_label_classification"
 
+    def __post_init__(self) -> None:
+        negative = self.settings.negative_label
+        if negative is not None and self.labels and negative not in self.labels:
+            raise SettingsError(
+                f"task.negative_label={negative}: there is no such label: expected one of {listed(self.labels, 20)}"
+            )
+
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {label: index for index, label in enumerate(self.labels)}
@@ -187,6 +194,9 @@ class Classification(TextTask[str]):
     def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
         weigh_labels(module, training.unit_columns["labels"], len(self.labels), self.settings)
 
+    def remembered(self) -> dict[str, Any]:
+        return super().remembered() | self.settings.model_dump(include={"negative_label"}, exclude_none=True)
+
     def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`label`, `score` (its probability) and `probabilities` by label."""
         best = outputs.argmax(-1).tolist()
@@ -213,7 +223,8 @@ class Classification(TextTask[str]):
         ]
 
     def score(self) -> LabelScore:
-        return LabelScore(self.labels, self.data_set.primary_metric, self.settings.calibration is not None)
+        keeps_probabilities, negative = self.settings.calibration is not None, self.settings.negative_label
+        return LabelScore(self.labels, self.data_set.primary_metric, keeps_probabilities, negative)
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: always predicting the label most frequent in training; for F1 of the second label, always
@@ -228,6 +239,10 @@ class Classification(TextTask[str]):
             num_seen = np.count_nonzero(true) + (most_frequent[0] == 0)  # the predicted label may not occur on dev
             f1 = {"f1_macro": {best: float(f1_scores(most_frequent, most_frequent, total)[0] / num_seen)}}
         accuracy = {"accuracy": {best: float(most_frequent[0] / total[0])}}
+        if (negative := self.settings.negative_label) is not None:
+            is_other = self._counts(training).argmax() != self._ids[negative]
+            of_others = f1_scores(most_frequent * is_other, total - true[self._ids[negative]], total * is_other)
+            f1["f1_micro"] = {best: float(of_others[0])}
         return {**accuracy, **f1, "matthews_correlation": {"any constant": 0.0}}
 
     def sample(self, example: LabelledText, prediction: Prediction) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Memory grows with the examples for Spearman's correlation, which needs the ranks of all values, and kept probabilities.
 Names and values are those of Hugging Face `evaluate` and scikit-learn. The name says how F1 is averaged: `f1` is that
 of the second of two labels (label 1, the positive one); `f1_macro` is the mean of the labels' F1; `f1_micro` is the F1
-of all decisions together.
+of all decisions together, or of those on the labels other than a negative one.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class LabelScore:
         labels: in the order of their ids.
         primary_metric: is reported first.
         keeps_probabilities: whether those of every example are kept, for `best_temperature`.
+        negative: a label that means none of the others.
 
     Attributes:
         reliability: of the predictions that have a `score`.
@@ -66,10 +67,14 @@ class LabelScore:
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
-        self, labels: Sequence[str], primary_metric: str = "accuracy", keeps_probabilities: bool = False
+        self,
+        labels: Sequence[str],
+        primary_metric: str = "accuracy",
+        keeps_probabilities: bool = False,
+        negative: str | None = None,
     ) -> None:
         self._ids = {label: index for index, label in enumerate(labels)}
-        self._primary_metric = primary_metric
+        self._primary_metric, self._negative = primary_metric, negative
         self._right, self._true, self._predicted = np.zeros((3, len(labels)), dtype=np.int64)
         self._kept = KeptProbabilities(len(labels)) if keeps_probabilities else None
         self.reliability = Reliability()
@@ -103,8 +108,9 @@ class LabelScore:
         return best_temperature(self._kept.probabilities, self._kept.is_true.argmax(1))
 
     def metrics(self) -> dict[str, float]:
-        """`accuracy`; `f1` if there are two labels, else `f1_macro` over those that occur or are predicted; and
-        `matthews_correlation`."""
+        """`accuracy`; `f1` if there are two labels, else `f1_macro` over those that occur or are predicted;
+        `matthews_correlation`; and with a negative label `f1_micro`, `precision_micro` and `recall_micro` of the
+        others together."""
         scores = f1_scores(self._right, self._true, self._predicted)
         seen = (self._true + self._predicted) > 0
         f1 = {"f1": float(scores[1])} if len(scores) == 2 else {"f1_macro": _mean(scores[seen])}
@@ -113,6 +119,12 @@ class LabelScore:
             **f1,
             "matthews_correlation": self._matthews_correlation(),
         }
+        if self._negative is not None:
+            counts = np.stack([self._right, self._true, self._predicted])
+            right, true, predicted = np.delete(counts, self._ids[self._negative], 1).sum(1, keepdims=True)
+            metrics["f1_micro"] = float(f1_scores(right, true, predicted)[0])
+            metrics["precision_micro"] = float(right[0] / max(1, predicted[0]))
+            metrics["recall_micro"] = float(right[0] / max(1, true[0]))
         return {self._primary_metric: metrics[self._primary_metric], **metrics}
 
     def degenerate(self) -> str | None:

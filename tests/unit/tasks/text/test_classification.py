@@ -315,6 +315,31 @@ def test_floors_of_more_labels() -> None:
     }
 
 
+def test_a_label_that_means_none_of_the_others_is_one_of_the_labels(tmp_path: Path) -> None:
+    task = opened(labels=["a", "b", "none"], negative_label="none")
+    assert (
+        opened(**{**task.remembered(), "columns": None, "labels": ["a", "b", "none"]}).score().metrics()["f1_micro"]
+        == 0
+    )
+    for most_frequent in (0, 2):
+        score = task.score()
+        score.add(
+            [example("t", None, label) for label in ("a", "a", "b", "none")],
+            [{"label": task.labels[most_frequent]}] * 4,
+        )
+        floor = task.floors(of_labels(most_frequent), of_labels(0, 0, 1, 2))["f1_micro"]
+        assert floor == {"most frequent label of train": pytest.approx(score.metrics()["f1_micro"])}
+    refusal = r"task\.negative_label=other: there is no such label: expected one of a, b, none"
+    with pytest.raises(SettingsError, match=refusal):
+        opened(labels=["a", "b", "none"], negative_label="other")
+    rows = [{"text": "t", "label": label} for label in ("none", "b", "a")]
+    file = write_rows(tmp_path / "train.jsonl", *rows)
+    with pytest.raises(SettingsError, match=refusal):
+        opened(negative_label="other", columns=ColumnSettings(text="text")).fit_to(file)
+    with pytest.raises(ValueError, match="negative_label is one of the labels of which a text has one"):
+        opened(negative_label="a", multi_label=True)
+
+
 def test_a_sample_for_the_report() -> None:
     task = opened(name="mnli")
     read = TextExample("a", "b", "neutral", {"premise": "a"}, "x:1")

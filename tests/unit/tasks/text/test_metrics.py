@@ -11,7 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    matthews_corrcoef,
+    mean_squared_error,
+    precision_recall_fscore_support,
+)
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from unmask.errors import InputError
@@ -53,6 +59,18 @@ def test_metrics_of_labels_are_those_of_scikit_learn(num_labels: int, data: st.D
         else:
             macro = f1_score(true, predicted, average="macro", zero_division=0)
             assert metrics["f1_macro"] == pytest.approx(macro, abs=EXACT)
+
+
+@given(st.data())
+def test_metrics_without_a_negative_label_are_those_of_scikit_learn_on_the_others(data: st.DataObject) -> None:
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd")), min_size=1, max_size=60))
+    true, predicted = zip(*pairs, strict=True)
+    metrics = scored(LabelScore("abcd", negative="b"), "label", true, predicted).metrics()
+    assert list(metrics)[3:] == ["f1_micro", "precision_micro", "recall_micro"]
+    given = {"labels": ["a", "c", "d"], "average": "micro", "zero_division": 0}
+    precision, recall, f1, _ = precision_recall_fscore_support(true, predicted, **given)
+    found = [metrics[name] for name in ("precision_micro", "recall_micro", "f1_micro")]
+    assert found == pytest.approx([precision, recall, f1], abs=EXACT)
 
 
 def test_f1_is_of_the_second_label() -> None:
