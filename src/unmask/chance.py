@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     OBJECTIVE = 4  # whatever an objective draws for a sequence
     LANES = 5  # the order of the documents in lanes
     WINDOW = 6  # whatever an objective draws for a window of lanes
+    EXAMPLES = 7  # which of them train, in fine-tuning
 
 
 class Stream(IntEnum):

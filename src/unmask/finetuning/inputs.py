@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unmask.batch import StepBatches
+from unmask.chance import Permutation, Purpose
 from unmask.errors import CheckpointError, SettingsError
 from unmask.finetuning.files import text_hashes, warn_of_known
 from unmask.finetuning.fitting import warn_of_untrained_positions
@@ -20,7 +21,7 @@ from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_s
 from unmask.inference.task_options import adjusted_task, naming_columns
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import CHECKPOINTS, model_directory
-from unmask.io.progress import Progress
+from unmask.io.progress import Progress, counted
 from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.heads import needs_pooler
@@ -125,6 +126,8 @@ def open_inputs(
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
     read = read_examples(task, "train", train)
+    if data.train_examples is not None:
+        read = read.some(data.train_examples, settings.seed)
     tokenizer = task.fit_tokenizer(tokenizer, read.examples, train)
     sets = read.encode(task, tokenizer, module)
     training = concatenate([part.encoded.without_alignment() for part in sets])
@@ -259,6 +262,19 @@ class ReadExamples:
     file: InputFiles
     examples: list[Any]
     counts: ExampleCounts
+
+    def some(self, number: int, seed: int) -> ReadExamples:
+        """So many of them, drawn by the seed; of one seed, fewer are among more.
+
+        Raises:
+            SettingsError: there are not as many.
+        """
+        if number > len(self.examples):
+            has = counted(len(self.examples), "example")
+            raise SettingsError(f"data.train_examples={number}: {self.file} has {has}: give that many at most")
+        drawn = Permutation(len(self.examples), seed, 0, Purpose.EXAMPLES)
+        chosen = sorted(drawn[place] for place in range(number))
+        return replace(self, examples=[self.examples[place] for place in chosen])
 
     def encode(self, task: Task[Any], tokenizer: Tokenizer, module: TaskModule) -> list[ExampleSet]:
         """Encodes them, and logs what was repaired or skipped."""

@@ -338,6 +338,8 @@ class DataSettings(TableSettings):
     """Files of examples: .tsv and .csv with a header, .jsonl, .json, .parquet, or a data set's published form."""
 
     train: Files
+    train_examples: int | None = Field(default=None, ge=1)
+    """How many of its examples train, drawn by `seed`; of one seed, fewer are among more. null: all."""
     dev: Files | None = None
     """Measured during and after training; null measures nothing."""
     test: Files | None = None

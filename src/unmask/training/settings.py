@@ -293,6 +293,8 @@ class SearchSettings(Settings):
     """In place of train.batch_size."""
     epochs: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
     """In place of train.epochs."""
+    train_examples: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
+    """In place of data.train_examples: how the figures grow with the labels (Peters et al. 2018, figure 1)."""
     transfer_layers: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """In place of transfer_layers: the layer-transfer curve of Radford et al. 2018, figure 2."""
     checkpoints: list[str] = Field(default_factory=list)
@@ -311,7 +313,7 @@ class SearchSettings(Settings):
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> SearchSettings:
-        for name in ("learning_rates", "batch_sizes", "epochs", "transfer_layers", "checkpoints"):
+        for name in ("learning_rates", "batch_sizes", "epochs", "train_examples", "transfer_layers", "checkpoints"):
             listed = getattr(self, name)
             if twice := [value for place, value in enumerate(listed) if value in listed[:place]]:
                 raise ValueError(f"{name} holds {twice[0]} twice: keep one")

@@ -98,6 +98,25 @@ def test_examples_are_counted_once_they_are_encoded(
     assert events == ["encoded", 2, "encoded", 2, "encoded", 1]
 
 
+def test_of_one_seed_fewer_examples_are_among_more(tmp_path: Path) -> None:
+    """In the order of the file."""
+    task = open_task(TaskSettings.model_validate(TASK), ColumnSettings())
+    path = write_rows(tmp_path / "train.jsonl", *({"text": f"a {place}", "label": "n"} for place in range(50)))
+    read = read_examples(task, "train", InputFiles((path,)))
+    chosen = {
+        (number, seed): [read.examples.index(example) for example in read.some(number, seed).examples]
+        for number in (1, 10, 30, 50)
+        for seed in (0, 1)
+    }
+    for (number, seed), places in chosen.items():
+        assert (len(places), places) == (number, sorted(places))
+        assert set(places) <= set(chosen[50, seed])
+        assert set(chosen[10, seed]) <= set(chosen[30, seed])
+    assert chosen[10, 0] != chosen[10, 1]
+    with pytest.raises(SettingsError, match=r"data\.train_examples=51: .*train\.jsonl has 50 examples: give that many"):
+        read.some(51, 0)
+
+
 @pytest.mark.parametrize(
     ("name", "row"),
     [

@@ -33,10 +33,12 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
         raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
     checkpoints = settings.checkpoints
     names = _short_names(checkpoints)
+    numbers_of_examples: list[int | None] = [*search.train_examples] or [settings.data.train_examples]
     numbers_of_layers: list[int | None] = [*search.transfer_layers] or [settings.transfer_layers]
     trials = []
-    for (checkpoint, label), layers, learning_rate, batch_size, length in product(
+    for (checkpoint, label), examples, layers, learning_rate, batch_size, length in product(
         zip(checkpoints, names, strict=True),
+        numbers_of_examples,
         numbers_of_layers,
         search.learning_rates or [settings.optimizer.learning_rate],
         search.batch_sizes or [settings.train.batch_size],
@@ -44,6 +46,9 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
     ):
         point = f"lr{_short(learning_rate)}_batch{batch_size}_{budget}{_short(length)}"
         given: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
+        if search.train_examples:
+            point += f"_examples{examples}"
+            given["train_examples"] = examples
         if search.transfer_layers:
             point += f"_layers{layers}"
             given["transfer_layers"] = layers
@@ -56,6 +61,7 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
             chosen = {
                 "seed": seed,
                 "init_from": checkpoint,
+                "data": {"train_examples": examples},
                 "transfer_layers": layers,
                 "optimizer": {"learning_rate": learning_rate},
                 "train": {"batch_size": batch_size, budget: length},

@@ -51,6 +51,7 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
         verdict=what_was_not_learned(summary),
         **_strips(summary),
         curves=[
+            ("By the number of training examples", _examples_curves(summary)),
             ("By the number of layers taken", _layers_curves(summary)),
             ("By the step of pre-training", _steps_curves(summary)),
         ],
@@ -137,6 +138,13 @@ def _strips(summary: Summary) -> dict[str, Any]:
             }
         )
     return {"strips": strips, "low": low, "high": high}
+
+
+def _examples_curves(summary: Summary) -> list[tuple[str, Markup]]:
+    """The mean by number of training examples, a curve for each configuration of other settings (ELMo, figure 1)."""
+    rows = [row for row in summary["combinations"] if "train_examples" in row]
+    names = [row["name"].replace(f"_examples{row['train_examples']}", "") for row in rows]
+    return _curves(summary, [(name, row["train_examples"], row) for name, row in zip(names, rows, strict=True)])
 
 
 def _layers_curves(summary: Summary) -> list[tuple[str, Markup]]:

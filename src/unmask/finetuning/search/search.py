@@ -83,7 +83,7 @@ def run_trials(
         overwrite: True replaces an existing search or run.
         run: makes one run; a module-level function if several run at a time.
         check: opens the inputs of a trial, so that mistakes are reported before anything is written; it is called for
-            the first trial of each checkpoint and each number of layers. Its warnings are shown once.
+            the first trial of each checkpoint and each number of layers and of examples. Its warnings are shown once.
 
     Returns:
         The directory of the best model on dev.
@@ -107,12 +107,13 @@ def run_trials(
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is read or written
         with showing_warnings(directory) as shown:
-            checked: set[tuple[str, int | None]] = set()
+            checked: set[tuple[str, int | None, int | None]] = set()
             for trial in trials:
-                model = (trial.settings.init_from, trial.settings.transfer_layers)
-                if model not in checked:
-                    check(trial.settings)
-                checked.add(model)
+                its = trial.settings
+                begins_with = (its.init_from, its.transfer_layers, its.data.train_examples)
+                if begins_with not in checked:
+                    check(its)
+                checked.add(begins_with)
             device = choose_compute(settings.device, settings.precision).describe()
             warn_of_another_machine(directory, device, changes.cuts_otherwise)
         if settings.search.ensemble and open_task(settings.task, settings.data.columns).per_token:

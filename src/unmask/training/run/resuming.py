@@ -38,7 +38,7 @@ RESUMABLE_KEYS = frozenset(
 `check_unchanged` compares what it holds."""
 
 _RESUMABLE_IN_SEARCH = frozenset(
-    f"search.{name}" for name in ("restarts", "learning_rates", "batch_sizes", "epochs", "ensemble")
+    f"search.{name}" for name in ("restarts", "learning_rates", "batch_sizes", "epochs", "train_examples", "ensemble")
 )
 """What may change when a search is resumed: each run has a directory of its own, and those that are there stay."""
 
@@ -87,7 +87,7 @@ def find_changes(saved: Path, recipe: Settings) -> Changes:
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
             "logging, saving, micro-batches, what it does when it diverges, how it is divided (train.*), device, "
             "precision, where its store is, eval.pairs, search.parallel and search.ray; a search also its restarts, "
-            f"rates, batch sizes and epochs: give the same settings{again}, or another --out"
+            f"rates, batch sizes, epochs and numbers of examples: give the same settings{again}, or another --out"
         )
     budget = None
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):

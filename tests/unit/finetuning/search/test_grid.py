@@ -48,6 +48,16 @@ def test_checkpoints_and_layers_are_part_of_the_name() -> None:
     assert len({trial.point for trial in trials}) == 2
 
 
+def test_numbers_of_examples_are_part_of_the_name() -> None:
+    trials = plan_trials(new_recipe({"train_examples": [10, 100], "transfer_layers": [0]}))
+    assert [trial.name for trial in trials] == [
+        "lr5e-05_batch16_epochs3_examples10_layers0_seed0",
+        "lr5e-05_batch16_epochs3_examples100_layers0_seed0",
+    ]
+    assert [trial.settings.data.train_examples for trial in trials] == [10, 100]
+    assert trials[0].settings.data.train == new_recipe({}).data.train
+
+
 def test_no_two_checkpoints_share_a_name() -> None:
     trials = plan_trials(new_recipe({"checkpoints": ["a/x-3", "b/x", "c/x"]}))
     assert [trial.name.split("_")[0] for trial in trials] == ["x-3", "x", "x-3-3"]

@@ -453,6 +453,16 @@ def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:
     assert "By the number of layers taken" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_numbers_of_examples_are_drawn_as_a_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Pretended(lambda settings: of_accuracy(0.5 + (settings.data.train_examples or 0) / 1000))
+    panels: list[Panel] = []
+    monkeypatch.setattr("unmask.finetuning.search.page.draw_wide", lambda panel: panels.append(panel) or "")
+    run_search(tmp_path / "out", new_recipe({"train_examples": [100, 10, 30], "restarts": 2}), run)
+    assert "By the number of training examples" in (tmp_path / "out" / "report.html").read_text()
+    [panel] = panels
+    assert (panel.title, panel.held_out.steps.tolist()) == ("lr5e-05_batch16_epochs3", [10, 30, 100])
+
+
 def made_by(command: str, of: list[str], step: int | None) -> str:
     return json.dumps({"unmask_made_by": {"command": command, "of": of, "step": step}})
 
