@@ -45,7 +45,7 @@ from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import Ending, choose_metric
 from unmask.training.run.checkpoint import load_weights, refusing_another_model
-from unmask.training.run.directory import beginning_run
+from unmask.training.run.directory import alone_in_process, beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.run.model_place import replacing_model, writing_what_is_missing
 from unmask.training.run.together import check_batch_size, check_same_device, check_same_run, open_everywhere
@@ -57,6 +57,7 @@ logger = logging.getLogger("unmask")
 _NUM_SAMPLES = 12
 
 
+@alone_in_process()
 def finetune(
     recipe: str | Path,
     overrides: Overrides = (),
@@ -68,8 +69,8 @@ def finetune(
 ) -> Path:
     """Fine-tunes a model, or several where the recipe has a `search`.
 
-    PyTorch's generator, which threads share, is seeded, and its state restored at the end. Messages are those of the
-    logger `unmask`, at INFO and above unless it has a level of its own.
+    PyTorch's generator, which threads share, is seeded, and its state restored at the end: a process makes one run at a
+    time. Messages are those of the logger `unmask`, at INFO and above unless it has a level of its own.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`, whose length and

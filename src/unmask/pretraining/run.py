@@ -34,7 +34,7 @@ from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.training.device import Compute, choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.run.directory import beginning_run
+from unmask.training.run.directory import alone_in_process, beginning_run
 from unmask.training.run.log import METRICS, RunLog, is_of_training, read_metrics
 from unmask.training.run.model_place import replacing_model, writing_what_is_missing
 from unmask.training.run.together import open_everywhere
@@ -44,6 +44,7 @@ from unmask.training.steps import Learner
 logger = logging.getLogger("unmask")
 
 
+@alone_in_process()
 def pretrain(
     recipe: str | Path,
     overrides: Overrides = (),
@@ -56,8 +57,8 @@ def pretrain(
 ) -> Path:
     """Pre-trains a model.
 
-    PyTorch's generator, which threads share, is seeded, and its state restored at the end. Messages are those of the
-    logger `unmask`, at INFO and above unless it has a level of its own.
+    PyTorch's generator, which threads share, is seeded, and its state restored at the end: a process makes one run at a
+    time. Messages are those of the logger `unmask`, at INFO and above unless it has a level of its own.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `pretrain/bert_tiny`.

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -49,6 +50,24 @@ _OWN = (
     *(TRIALS, SUMMARY, "ensemble", f"{UNFINISHED}*"),
 )
 """All that the directory of a run or search may hold."""
+_under_way = threading.RLock()
+"""Is held by the thread that has a run under way."""
+
+
+@contextmanager
+def alone_in_process() -> Iterator[None]:
+    """A block in which no other thread of this process has a run: PyTorch's generator and the logger `unmask` are one
+    for all threads, so that neither run would have the result of its seed, nor a log of its own.
+
+    Raises:
+        UserError: another thread has one.
+    """
+    if not _under_way.acquire(blocking=False):
+        raise UserError("another run is under way in this process: start this one in a process of its own")
+    try:
+        yield
+    finally:
+        _under_way.release()
 
 
 @contextmanager

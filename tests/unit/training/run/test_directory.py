@@ -6,22 +6,24 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from torch import nn
 
+import unmask
 from support.checkpoints import save_checkpoint
 from support.corpora import contents, names
 from support.files import write
 from unmask.config import build_settings, read_settings_file
-from unmask.errors import AnotherProcess, InputError, Interrupted, ModelError, OutputError, SettingsError
+from unmask.errors import AnotherProcess, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.io.paths import RECIPE, model_directory
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import environment
-from unmask.training.run.directory import beginning_run, opening_run
+from unmask.training.run.directory import alone_in_process, beginning_run, opening_run
 from unmask.training.run.resuming import Changes
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
@@ -469,3 +471,13 @@ def test_a_replaced_run_is_gone_once_the_killed_one_in_its_place_is_resumed(tmp_
     assert names(tmp_path) == [".unfinished-.replaced-run", "run"]
     open_run(tmp_path / "run", recipe(), resume=True, overwrite=False)
     assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("program", ["pretrain", "finetune"])
+def test_two_runs_at_once_in_one_process_are_refused(tmp_path: Path, program: str) -> None:
+    with alone_in_process(), alone_in_process(), ThreadPoolExecutor(1) as other:  # a search's run is within the search
+        begun = other.submit(getattr(unmask, program), "no-recipe", out=tmp_path / "run")
+        with pytest.raises(UserError, match=r"^another run is under way in this process: start this one in a process"):
+            begun.result()
+    with pytest.raises(SettingsError, match="no-recipe"):
+        getattr(unmask, program)("no-recipe", out=tmp_path / "run")
