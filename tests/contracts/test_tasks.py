@@ -323,7 +323,7 @@ def test_a_saved_model_answers_the_same(case: Case, tmp_path: Path) -> None:
     save_finetuned(module, case.task, case.tokenizer, tmp_path)
     predictor = load_predictor(tmp_path, device="cpu")
     assert (predictor.task.kind, predictor.task.labels) == (case.task.kind, case.task.labels)
-    again = list(predictor(case.task.load_rows(case.path)))
+    again = list(predictor.predict_rows(case.task.load_rows(case.path)))
     for prediction, answer in zip(predict_set(case.task, module, case.examples_set, CPU), again, strict=True):
         assert_alike(prediction, {name: answer[name] for name in prediction})
     assert compare(predictor, predictor, case.path)["answered_differently"] == 0

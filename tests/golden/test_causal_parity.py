@@ -221,5 +221,5 @@ def test_the_published_directory_gets_the_tokens_that_frame_inputs(
     encoder = loaded.encoder.eval()
     assert float((encoder(pack([framed.input_ids])) - states).detach().abs().max()) < TOLERANCE
     predictor = load_predictor(model, device="cpu")
-    [prediction] = predictor([Row({"sentence1": "a man", "sentence2": "a dog"}, "x:1")])
+    [prediction] = predictor.predict_rows([Row({"sentence1": "a man", "sentence2": "a dog"}, "x:1")])
     assert prediction["label"] in labels

@@ -90,7 +90,7 @@ class Predictor:
         """Whether the same example is not the same ids and segments to both."""
         return (self.tokenizer.fingerprint(), self.num_segments) != (other.tokenizer.fingerprint(), other.num_segments)
 
-    def __call__(self, rows: Iterable[Row], advance: Advance = not_shown) -> Iterator[dict[str, Any]]:
+    def predict_rows(self, rows: Iterable[Row], advance: Advance = not_shown) -> Iterator[dict[str, Any]]:
         """Predictions for rows that hold the texts the model reads; see `predict`.
 
         Args:
@@ -275,7 +275,7 @@ def predict(
 
 def _answers_in_memory(predictor: Predictor, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     with naming_columns("columns."):
-        yield from predictor(rows)
+        yield from predictor.predict_rows(rows)
 
 
 def predict_file(
@@ -309,8 +309,8 @@ def predict_file(
     deciding.check(predictor.task)
     rows = _rows(predictor, path, columns, format)
     if answered is None or deciding.most_uncertain is not None:
-        return deciding(predictor(rows, advance), predictor.task)
-    return answered.answering(deciding(predictor(answered.reading(rows), advance), predictor.task))
+        return deciding(predictor.predict_rows(rows, advance), predictor.task)
+    return answered.answering(deciding(predictor.predict_rows(answered.reading(rows), advance), predictor.task))
 
 
 def _rows(predictor: Predictor, path: str | DataPath, columns: Columns, format: str | None) -> Iterator[Row]:
@@ -372,7 +372,7 @@ def write_predictions(
     if as_files(path).can_be_read_again:
         total = _survey(predictor, _rows(predictor, path, columns, format), out.suffix)
     with Progress("predicting", total, unit="inputs") as progress, writing(out, overwrite) as file:
-        answers = predictor(_rows(predictor, path, columns, format), progress.advance)
+        answers = predictor.predict_rows(_rows(predictor, path, columns, format), progress.advance)
         for line in answer_lines(decided(answers, predictor.task), out.suffix):
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))

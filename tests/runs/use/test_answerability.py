@@ -68,7 +68,7 @@ def figures(unmask: Command, model: object, data: str) -> dict[str, float]:
 
 
 def test_figures_and_the_endpoint(unmask: Command, runs: Path, data: str, asked: list[Row]) -> None:
-    told = list(load_predictor(runs / "one", device="cpu")(asked))
+    told = list(load_predictor(runs / "one", device="cpu").predict_rows(asked))
     assert len({one["no_answer_probability"] for one in told}) > 1
     results = json.loads((runs / "one" / "results.json").read_text("utf-8"))
     assert results["thresholds_chosen_on"] == "dev"
@@ -86,12 +86,12 @@ def test_figures_and_the_endpoint(unmask: Command, runs: Path, data: str, asked:
 
 
 def test_onnx(unmask: Command, runs: Path, data: str, asked: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = list(load_predictor(runs / "one", device="cpu")(asked))
+    told = list(load_predictor(runs / "one", device="cpu").predict_rows(asked))
     for out, options in {"onnx": (), "int8": ("--format", "onnx-int8", "--max-loss", "1")}.items():
         code, _, errors = unmask("export", runs / "one", "--check", data, "--out", out, *options)
         assert code == 0, errors
         assert not list(Path(out).glob("*.safetensors"))
-        again = list(load_predictor(out)(asked))
+        again = list(load_predictor(out).predict_rows(asked))
         if out == "onnx":
             assert [one["answer"] for one in again] == [one["answer"] for one in told]
         # fp32 in another order; 8 bits: a few hundredths of scores of a few
@@ -117,7 +117,7 @@ def test_one_task_after_another(unmask: Command, runs: Path, words: list[str], a
     standing = ("keep_head=true", "optimizer.learning_rate=1e-12", "train.steps=1")
     code, _, errors = finetuned("one", *standing, CLASSIFIED)
     assert code == 0, errors
-    told, again = (list(load_predictor(each, device="cpu")(asked)) for each in (runs / "one", "run"))
+    told, again = (list(load_predictor(each, device="cpu").predict_rows(asked)) for each in (runs / "one", "run"))
     assert numbers(again) == pytest.approx(numbers(told), abs=1e-3)
     assert finetuned("plain", *standing, CLASSIFIED)[0] == 0
     assert finetuned("one", "train.steps=1", "freeze_layers=all", "optimizer.layer_decay=0.9", CLASSIFIED)[0] == 0

@@ -107,7 +107,7 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     figures = [json.loads(each.output)["metrics"] for each in (before, after)]
     assert figures[0] == pytest.approx(figures[1], abs=1e-4)
     rows = [Row(each, "here") for each in examples(task_models, kind)[:3]]
-    told = [list(load_predictor(each)(rows)) for each in (model, "onnx")]
+    told = [list(load_predictor(each).predict_rows(rows)) for each in (model, "onnx")]
     keys = {"classification": "label", "qa": "answer", "choice": "choice", "tagging": "tags"}
     if kind == "regression":
         assert [each["value"] for each in told[0]] == pytest.approx([each["value"] for each in told[1]], abs=1e-4)
@@ -269,7 +269,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
         together = client.post("/v1/models/small/classify", json={"inputs": texts}).json()["predictions"]
         assert together[0] == asked.json()["predictions"][0], "whatever is beside it"
         predictor = load_predictor("small")
-        assert together == [next(iter(predictor([Row({"text": text}, "here")]))) for text in texts]
+        assert together == [next(iter(predictor.predict_rows([Row({"text": text}, "here")]))) for text in texts]
     code, _, errors = unmask("predict", "small", "classification.jsonl", "--precision", "bf16")
     assert (code, "leave --precision out" in errors) == (2, True)
 
@@ -280,7 +280,7 @@ def test_int8_answers_each_row_by_itself(unmask: Command, task_models: Any, chec
     assert unmask(*words, "--max-loss", 100).code == 0
     predictor = load_predictor("small")
     rows = [Row(fields, "here") for fields in map(json.loads, Path(check(name)).read_text().splitlines()[:4])]
-    assert list(predictor(rows)) == [next(iter(predictor([row]))) for row in rows]
+    assert list(predictor.predict_rows(rows)) == [next(iter(predictor.predict_rows([row]))) for row in rows]
 
 
 def test_what_is_too_much_worse_is_not_written(

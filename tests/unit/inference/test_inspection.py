@@ -74,7 +74,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
 
 
 def probability(predictor: Predictor, text: str, label: str) -> float:
-    [answer] = predictor([Row({"text": text}, "here")])
+    [answer] = predictor.predict_rows([Row({"text": text}, "here")])
     return float(answer["probabilities"][label])
 
 

@@ -294,6 +294,7 @@ def test_a_loaded_predictor_serves_again_and_again(single: Path) -> None:
     first, second = (list(predict(predictor, [{"text": "a man"}])) for _ in range(2))
     assert first == second
     assert load_predictor(predictor) is predictor
+    assert not callable(predictor), "it would take other rows than predict does"
     with pytest.raises(SettingsError, match="task=sst2: a loaded Predictor has its task"):
         load_predictor(predictor, "sst2")
 

@@ -121,7 +121,7 @@ def test_pairs_are_refused(tmp_path: Path, base: Path) -> None:
     predictor = opened(tmp_path / "w", base, long_text="windows")
     pairs = predictor.with_options(type(predictor.task.files.columns)(text_a="a", text_b="b"))  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"a pair, and task\.long_text=windows reads single texts"):
-        list(pairs([Row({"a": "she wrote", "b": "a letter"}, "here")]))
+        list(pairs.predict_rows([Row({"a": "she wrote", "b": "a letter"}, "here")]))
 
 
 @pytest.mark.parametrize(
