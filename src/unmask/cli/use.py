@@ -95,15 +95,15 @@ def predict_command(
     files = given_files(inputs, encoding, separator, header, quoted)
     deciding = Deciding(abstain_below, most_uncertain)
     options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format}
-    options |= {"device": device, "precision": precision}
+    computing: Any = {"device": device, "precision": precision}
     if out is not None:
         lost = f"nothing is kept: {out} appears once everything is answered; `> FILE` in place of --out keeps each line"
         with saying_when_stopped(lambda: lost):
-            print(write_predictions(model, files, out, overwrite=overwrite, **options))
+            print(write_predictions(model, files, out, overwrite=overwrite, **options, **computing))
         return
     answered = Answered()
     with saying_when_stopped(lambda: str(answered)):
-        predictor = load_predictor(model, device=device, precision=precision)
+        predictor = load_predictor(model, **computing)
         with Progress("predicting", unit="inputs") if goes_to_file(sys.stdout) else nullcontext() as progress:
             advance = not_shown if progress is None else progress.advance
             print_json_lines(predict_file(predictor, files, **options, advance=advance, answered=answered))

@@ -39,8 +39,8 @@ def compare(
     columns: Columns = NOTHING_SAID,
     *,
     settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Measures two fine-tuned models on the same labelled examples, and how far chance explains their difference.
 

@@ -26,8 +26,8 @@ def evaluate(
     columns: Columns = NOTHING_SAID,
     *,
     settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Measures a fine-tuned model, or an ensemble, on a file of labelled examples, in constant memory.
 
@@ -42,8 +42,8 @@ def evaluate(
         columns: of the examples, where they are not those that the model remembers, such as `{"label": "gold"}`; see
             `unmask.tasks.settings.ColumnSettings`.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
-        device: `auto`, `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
+        device: `auto` (None), `cpu` or `cuda`; a loaded model has its own.
+        precision: `fp32` (None) or `bf16`; likewise.
 
     Returns:
         `{"task": name, "n": examples, "metrics": {name: value}}`, and `positive_label` where the metric `f1` is that of

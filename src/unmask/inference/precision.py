@@ -20,16 +20,25 @@ from unmask.training.device import Compute, choose_compute, keep_freed_memory
 INFERENCE_PRECISIONS = ("fp32", "bf16")
 
 
-def inference_compute(device: str, precision: str) -> Compute:
+def refuse_options(loaded: object, **given: object) -> None:
+    """Raises SettingsError for what is given beside a loaded model, which has it already; None is not given."""
+    for name, value in given.items():
+        if value is not None:
+            kind = type(loaded).__name__
+            raise SettingsError(f"{name}={value}: a loaded {kind} has its {name}: load its directory with this one")
+
+
+def inference_compute(device: str | None, precision: str | None) -> Compute:
     """The device and precision to answer with: what was requested, so that answers are the same on every machine.
 
     Args:
-        device: `auto` (a GPU where there is one), `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
+        device: `auto` (a GPU where there is one), `cpu` or `cuda`; None: `auto`.
+        precision: `fp32` or `bf16`; None: `fp32`.
 
     Raises:
         SettingsError: an unknown name, or `cuda` without a GPU that can be used.
     """
+    device, precision = "auto" if device is None else device, "fp32" if precision is None else precision
     if precision not in INFERENCE_PRECISIONS:
         raise SettingsError(f"precision {precision!r}: expected {' or '.join(INFERENCE_PRECISIONS)}")
     return choose_compute(device, precision)

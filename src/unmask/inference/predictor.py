@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.errors import ModelError, OutputError
 from unmask.inference.answer_lines import Answered, answer_lines, beside_input
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_chosen, read_members
@@ -26,7 +26,7 @@ from unmask.inference.example_sets import (
 )
 from unmask.inference.inputs import having_field, read_task_inputs, rows_in_memory
 from unmask.inference.onnx_model import OnnxModule, on_processor
-from unmask.inference.precision import freeze, inference_compute
+from unmask.inference.precision import freeze, inference_compute, refuse_options
 from unmask.inference.task_options import (
     NOTHING_SAID,
     Columns,
@@ -169,7 +169,7 @@ class Predictor:
 
 
 def load_predictor(
-    model: str | Path | Predictor, task: str | None = None, *, device: str = "auto", precision: str = "fp32"
+    model: str | Path | Predictor, task: str | None = None, *, device: str | None = None, precision: str | None = None
 ) -> Predictor:
     """Loads a fine-tuned model.
 
@@ -177,16 +177,15 @@ def load_predictor(
         model: the directory of a model (one that `transformers` fine-tuned, too), of the run that made it, or of an
             ensemble; a loaded one is returned as it is.
         task: a task's name, if it is not the one that the model was trained on.
-        device: `auto`, `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
+        device: `auto` (None), `cpu` or `cuda`; a loaded model has its own.
+        precision: `fp32` (None) or `bf16`; likewise.
 
     Raises:
         ModelError: there is no such model, it has no head, or it does not load.
-        SettingsError: no such task, device or precision, or a task for a loaded one.
+        SettingsError: no such task, device or precision, or one of them for a loaded model.
     """
     if isinstance(model, Predictor):
-        if task is not None:
-            raise SettingsError(f"task={task}: a loaded Predictor has its task: load its directory with this one")
+        refuse_options(model, task=task, device=device, precision=precision)
         return model
     place = as_path(model)
     members = read_members(place)
@@ -208,8 +207,8 @@ def load_predictor(
     return _frozen(predictor, precision)
 
 
-def _frozen(predictor: Predictor, precision: str) -> Predictor:
-    return replace(predictor, compute=freeze(predictor.module, predictor.compute, packs=precision != "fp32"))
+def _frozen(predictor: Predictor, precision: str | None) -> Predictor:
+    return replace(predictor, compute=freeze(predictor.module, predictor.compute, packs=precision == "bf16"))
 
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
@@ -243,8 +242,8 @@ def predict(
     *,
     columns: Columns = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
 
@@ -255,8 +254,7 @@ def predict(
             else they hold is kept. A string is a `text`.
         columns: of the inputs, where they are others, such as `{"text": "review"}`.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
-        device: `auto`, `cpu` or `cuda`.
-        precision: as for `load_predictor`.
+        device, precision: as for `load_predictor`.
 
     Yields:
         For each input, in order, `{"input": {...}, ...}` with what the task decodes, such as `label`, `score` and
@@ -286,8 +284,8 @@ def predict_file(
     settings: Mapping[str, Any] | None = None,
     deciding: Deciding = ALWAYS,
     format: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
     advance: Advance = not_shown,
     answered: Answered | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -332,8 +330,8 @@ def write_predictions(
     deciding: Deciding = ALWAYS,
     format: str | None = None,
     overwrite: bool = False,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> Path:
     """`predict_file` into a file, which appears only when everything is answered.
 

@@ -295,8 +295,15 @@ def test_a_loaded_predictor_serves_again_and_again(single: Path) -> None:
     assert first == second
     assert load_predictor(predictor) is predictor
     assert not callable(predictor), "it would take other rows than predict does"
-    with pytest.raises(SettingsError, match="task=sst2: a loaded Predictor has its task"):
-        load_predictor(predictor, "sst2")
+    for name, value in {"task": "sst2", "device": "cuda", "precision": "nonsense"}.items():
+        refused = pytest.raises(
+            SettingsError, match=f"^{name}={value}: a loaded Predictor has its {name}: load its dir"
+        )
+        with refused:
+            load_predictor(predictor, **{name: value})  # type: ignore[arg-type]
+        if name != "task":
+            with refused:
+                predict(predictor, [{"text": "a man"}], **{name: value})  # type: ignore[arg-type]
 
 
 def test_fields_that_are_no_number_are_those_of_the_same_example(single: Path, tmp_path: Path) -> None:

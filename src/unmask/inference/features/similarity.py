@@ -22,6 +22,7 @@ from unmask.inference.features.batches import FeatureModel, input_sets, pooled_v
 from unmask.inference.features.extraction import load_feature_model, log_inputs, one_vector_pool, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.onnx_model import check_layers
+from unmask.inference.precision import refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
@@ -36,22 +37,22 @@ def embed(
     model: str | Path | FeatureModel,
     texts: Iterable[str],
     *,
-    layers: str = "last",
+    layers: str | None = None,
     pool: str | None = None,
     normalise: bool = True,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> NDArray[np.float32]:
     """Embeddings of texts, all of them in memory; for a great many, use `unmask.extract_features`.
 
     Args:
         model: a model's directory, that of the run that made it, or a model from
             `unmask.load_embedder` (which has its own layers, device and precision).
-        layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
+        layers: `embeddings`, `second-to-last`, `last` (None) or `concat-last-4`.
         pool: `mean`, `max`, `cls` or `mean-with-special`; None: as sentence-transformers has saved it, else `mean`.
         normalise: True divides each by its length; the embedding of a text without a token stays zero.
-        device: `auto`, `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
+        device: `auto` (None), `cpu` or `cuda`.
+        precision: `fp32` (None) or `bf16`.
 
     Returns:
         (texts, width) float32.
@@ -90,10 +91,10 @@ def similarities(
     model: str | Path | FeatureModel,
     pairs: Iterable[Sequence[str] | Mapping[str, Any]],
     *,
-    layers: str = "last",
+    layers: str | None = None,
     pool: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The similarity of each pair of texts, read as they are needed; the other arguments are those of `unmask.embed`.
 
@@ -120,10 +121,10 @@ def compare(
     *,
     columns: Columns = NOTHING_SAID,
     top_k: int = 5,
-    layers: str = "last",
+    layers: str | None = None,
     pool: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """What the command outputs: for two texts, for a file of pairs, or for files of queries and of a corpus.
 
@@ -169,12 +170,18 @@ def compare(
 
 
 def _open(
-    model: str | Path | FeatureModel, layers: str, device: str, precision: str, columns: Columns = NOTHING_SAID
+    model: str | Path | FeatureModel,
+    layers: str | None,
+    device: str | None,
+    precision: str | None,
+    columns: Columns = NOTHING_SAID,
 ) -> FeatureModel:
+    given: dict[str, Any] = {"layers": layers, "device": device, "precision": precision}
     if isinstance(model, FeatureModel):
+        refuse_options(model, **given)
         choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
         return model
-    return load_embedder(model, layers, columns=columns, device=device, precision=precision)
+    return load_embedder(model, columns=columns, **{name: value for name, value in given.items() if value is not None})
 
 
 def choose_layers(name: str, model: FeatureModel) -> LayerChoice:

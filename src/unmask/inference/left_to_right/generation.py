@@ -83,8 +83,8 @@ def generate(
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> str:
     """Continues a prompt.
 

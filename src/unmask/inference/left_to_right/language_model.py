@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import pack
-from unmask.inference.precision import inference_compute
+from unmask.inference.precision import inference_compute, refuse_options
 from unmask.io.paths import model_directory
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
@@ -37,20 +37,21 @@ class LanguageModel(LeftToRightScorer):
 
 
 def load_language_model(
-    model: str | Path | LanguageModel, *, device: str = "auto", precision: str = "fp32"
+    model: str | Path | LanguageModel, *, device: str | None = None, precision: str | None = None
 ) -> LanguageModel:
     """Loads a left-to-right language model.
 
     Args:
         model: a model's directory, or that of the run that made it; a loaded one is returned as it is.
-        device: `auto`, `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
+        device: `auto` (None), `cpu` or `cuda`; a loaded model has its own.
+        precision: `fp32` (None) or `bf16`; likewise.
 
     Raises:
         ModelError: there is no such model, it does not predict the next token, or it does not load.
-        SettingsError: no such device or precision.
+        SettingsError: no such device or precision, or one for a loaded model.
     """
     if isinstance(model, LanguageModel):
+        refuse_options(model, device=device, precision=precision)
         return model
     compute = inference_compute(device, precision)
     directory = model_directory(model)

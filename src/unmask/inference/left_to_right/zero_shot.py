@@ -236,8 +236,8 @@ def open_zero_shot(
     threshold: float | None = None,
     dev: str | DataPath | None = None,
     columns: Columns = NOTHING_SAID,
-    device: str = "auto",
-    precision: str = "fp32",
+    device: str | None = None,
+    precision: str | None = None,
 ) -> ZeroShot:
     """A language model ready to answer the examples of a file.
 

@@ -54,6 +54,9 @@ def test_embeddings_have_length_one_unless_as_they_are(tiny_model: Path) -> None
     assert embed(tiny_model, []).shape == (0, 32)
     opened = load_feature_model(tiny_model, "embeddings")
     np.testing.assert_array_equal(embed(opened, CORPUS[:2]), embed(tiny_model, CORPUS[:2], layers="embeddings"))
+    for name, value in {"layers": "concat-last-4", "device": "tpu", "precision": "bf16"}.items():
+        with pytest.raises(SettingsError, match=f"^{name}={value}: a loaded FeatureModel has its {name}: load its dir"):
+            embed(opened, CORPUS[:2], **{name: value})  # type: ignore[arg-type]
 
 
 def blocks_of(size: int) -> Any:

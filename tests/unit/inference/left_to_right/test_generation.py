@@ -190,6 +190,8 @@ def test_prompts_without_a_token_or_without_sense_are_refused(tmp_path: Path) ->
     for wrong in (-1, 2.5):
         with pytest.raises(SettingsError, match=f"num_tokens {wrong}: expected a whole number"):
             generate(gpt1, "a", wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="precision=bf16: a loaded LanguageModel has its precision"):
+        generate(gpt1, "a", 3, precision="bf16")
     bert = new_language_model(tmp_path / "bert", "bert", "wordpiece")
     assert bert.prefix == (bert.tokenizer.cls_id,)
     generate(bert, "", 3)
