@@ -13,6 +13,8 @@ import torch
 import unmask
 from unmask.errors import InputError, ModelError
 
+TEXT = "a fine film " * 40
+
 
 def test_every_public_name_is_listed() -> None:
     listed = dir(unmask)
@@ -62,6 +64,10 @@ def test_what_is_no_place_of_a_model_is_refused(tiny_model: Path, name: str, mor
     for given in (unmask.load_model(tiny_model), None):
         with pytest.raises(InputError, match=f"^found a {type(given).__name__}: expected the directory of a model, or"):
             getattr(unmask, name)(given, *more)
+    with pytest.raises(
+        InputError, match=rf"^'{TEXT[:60]}'\.\.\. is too long for a path: expected the directory of a m"
+    ):
+        getattr(unmask, name)(TEXT, *more)
 
 
 def test_what_is_no_place_of_anything_else_is_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -76,6 +82,21 @@ def test_what_is_no_place_of_anything_else_is_refused(tiny_model: Path, tmp_path
         unmask.load_tokenizer(tokenizer)
     with pytest.raises(InputError, match=r"^found a TextTokenizer: expected the directory of a store"):
         unmask.TokenStore(tokenizer)
+    for refuse in (
+        lambda: unmask.TokenStore(TEXT),
+        lambda: unmask.load_tokenizer(TEXT),
+        lambda: unmask.describe(TEXT),
+        lambda: unmask.evaluate_pairs(tiny_model, TEXT),
+        lambda: unmask.finetune(TEXT, out=tmp_path / "run"),
+        lambda: unmask.finetune(
+            "finetune/sst2", {"init_from": str(tiny_model), "data.train": TEXT}, out=tmp_path / "run"
+        ),
+    ):
+        with pytest.raises(InputError, match=r"^'a fine .*'\.\.\. is too long for a path: expected "):
+            refuse()
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ModelError, match="no such directory"):
+        unmask.load_model("a\0b")
 
 
 def test_the_type_of_a_model_is_enough(tiny_model: Path, tmp_path: Path) -> None:

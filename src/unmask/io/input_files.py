@@ -21,6 +21,7 @@ STANDARD_INPUT = Path("-")
 NEEDS_NAME = "a name says what kind of file it is: write it to a file, such as examples.csv"
 """What is said of standard input where only the suffix of a file says what is in it."""
 
+_A_FILE = "the path of a file; what is in memory is written to one, such as a .jsonl"
 _SHARDS = (".parquet", ".jsonl", ".csv", ".tsv")
 _SPLIT = re.compile(r"(train|dev|valid|validation|eval|test)(?![a-z])")
 
@@ -82,7 +83,7 @@ def as_files(path: str | DataPath) -> InputFiles:
     """
     if isinstance(path, InputFiles):
         return path
-    return InputFiles((as_path(path, "the path of a file; what is in memory is written to one, such as a .jsonl"),))
+    return InputFiles((as_path(path, _A_FILE),))
 
 
 def files_of(path: str | DataPath) -> Iterator[InputFiles]:
@@ -110,7 +111,7 @@ def find_inputs(given: str | Path | Sequence[str], settings: TableSettings) -> I
 
 
 def _paths_of(name: str) -> list[Path]:
-    path = Path(name)
+    path = as_path(name, _A_FILE)
     if path.is_dir():
         return _shards_in(path) or [path]
     if path.exists() or not glob.has_magic(name):

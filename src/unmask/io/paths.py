@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -118,9 +119,17 @@ def refuse_set_aside(directory: Path, error: type[UserError]) -> None:
 
 
 def as_path(given: object, expected: str = "the directory of a model, or of the run that made it") -> Path:
-    """The path that a caller from Python gives; raises InputError where it is none, saying what was expected."""
+    """The path that a caller from Python gives; raises InputError where it is none, such as a whole text, saying what
+    was expected."""
     if not isinstance(given, str | os.PathLike):
         raise InputError(f"found a {type(given).__name__}: expected {expected}")
+    try:
+        os.lstat(given)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"{str(given)[:60]!r}... is too long for a path: expected {expected}") from None
+    except ValueError:  # of a NUL byte, by which no file is found either
+        pass
     return Path(given)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from unmask.config import Overrides, build_settings, merge, nearest, parse_overrides, read_settings_file
 from unmask.errors import SettingsError
-from unmask.io.paths import RECIPE
+from unmask.io.paths import RECIPE, as_path
 from unmask.io.reading import split_suffixes
 from unmask.io.tables import LINE_FORMATS
 from unmask.objectives.settings import MaskedLMSettings
@@ -123,7 +123,7 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
 
 def _refuse_text(cls: type[Recipe], name: str) -> None:
     """Raises SettingsError for a folder, or a file of text, in the recipe's place."""
-    path = Path(name)
+    path = as_path(name, "a recipe: a YAML file, or the name of one that comes with unmask")
     is_folder = bool(name) and path.is_dir() and name not in known_recipes()
     if is_folder and (path / RECIPE).is_file():
         raise SettingsError(f"{name} is a run: give its recipe, {path / RECIPE}, or another")

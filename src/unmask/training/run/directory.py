@@ -78,7 +78,7 @@ def opening_run(
 
     It is a context for what has to succeed before the first step, such as opening the run's inputs. If anything goes
     wrong there, a run that was to be overwritten is put back, and the recipe and the sessions of one that was to be
-    resumed; a new directory is removed again after a `UserError`.
+    resumed; a new directory is removed again after a `UserError` or the system's.
 
     Args:
         resume: True continues the run there, or starts one where there is none.
@@ -184,7 +184,7 @@ def _removing_refused(directory: Path, keeps: Sequence[str], is_new: bool) -> It
     not even that where it holds nothing."""
     try:
         yield
-    except UserError:
+    except (UserError, OSError):
         for name in _names(directory).difference(keeps):
             remove(directory / name)
         if is_new and not _names(directory):

@@ -250,6 +250,9 @@ def test_a_refused_new_run_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not text"):
         open_and(lambda: (run / "log.txt").write_text("begun"), run)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        open_and(lambda: (run / "gone" / "log.txt").write_text("begun"), run)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_attempt_to_overwrite_a_run_does_not_cost_it(tmp_path: Path) -> None:
