@@ -56,7 +56,7 @@ def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> A
         return fields[name]
     if not name.isascii():
         composed = normalized("NFC", name)
-        alike = [field for field in fields if normalized("NFC", field) == composed]
+        alike = [field for field in fields if isinstance(field, str) and normalized("NFC", field) == composed]
         if len(alike) == 1:
             return fields[alike[0]]
     value: Any = fields
@@ -113,9 +113,10 @@ class Table:
     separator: str = ""
 
 
-def cut_short(names: Iterable[str]) -> list[str]:
-    """The names of columns for messages: a long text may be where a header was expected."""
-    return [name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..." for name in names]
+def cut_short(names: Iterable[object]) -> list[str]:
+    """The names of columns for messages: a long text may be where a header was expected, and a caller's rows may have
+    numbers."""
+    return [name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..." for name in map(str, names)]
 
 
 def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, refuse: Refuse) -> bool:
@@ -148,9 +149,9 @@ def as_seen(name: str) -> str:
     return " ".join(normalized("NFC", "".join(marks)).split())
 
 
-def similar_columns(wanted: Iterable[str], there: Iterable[str]) -> str:
+def similar_columns(wanted: Iterable[str], there: Iterable[object]) -> str:
     """Sentences, for the end of a message, on columns that look like those that are wanted, or nothing."""
-    fields = [field for field in islice(there, _MOST_COMPARED) if len(field) <= _LONGEST_SHOWN]
+    fields = [field for field in map(str, islice(there, _MOST_COMPARED)) if len(field) <= _LONGEST_SHOWN]
     return "".join(
         f" It is written {field!a}, where {name!a} is meant: write both one way."
         for name in wanted

@@ -29,8 +29,10 @@ def checked_text(value: Any, name: str, source: str) -> str:
         InputError: it is not a text, or a JSON escape has put half of a surrogate pair into it.
     """
     if not isinstance(value, str):
-        advice = '; fill it in, take the row out, or write "" for an empty text' if value is None else ""
-        raise InputError(f"{source}: {name} is {shown(value)}: expected a text{advice}")
+        found = shown(value)
+        is_empty = found in ("null", "NaN")  # NaN is pandas' empty cell
+        advice = '; fill it in, take the row out, or write "" for an empty text' if is_empty else ""
+        raise InputError(f"{source}: {name} is {found}: expected a text{advice}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -107,8 +107,14 @@ def test_rows_may_have_the_usual_columns(single: Path, pair: Path) -> None:
     (a,) = predict(pair, [{"premise": "a man", "hypothesis": "a"}])
     (b,) = predict(pair, [{"text_a": "a man", "text_b": "a"}])
     assert a["probabilities"] == b["probabilities"]
-    with pytest.raises(InputError, match="input 2: no column 'review': expected review, or text; there is txt"):
-        list(predict(single, [{"text": "a"}, {"txt": "a man"}]))
+    with pytest.raises(InputError, match="input 2: no column 'review': expected review, or text; there is txt, 0"):
+        list(predict(single, [{"text": "a"}, {"txt": "a man", 0: 1}]))  # a number, as pandas names a column
+    with pytest.raises(
+        InputError, match="input 1: review is NaN: expected a text; fill it in, take the row out, or wri"
+    ):
+        list(predict(single, [{"review": math.nan}]))
+    with pytest.raises(InputError, match="input 1: no column '글'"):
+        list(predict(single, [{0: "a"}], columns={"text": "글"}))
 
 
 def test_long_inputs_are_cut_and_told_or_refused(
