@@ -31,7 +31,7 @@ NOT_COMPARED = ("_thresh", "total")
 """Ends of the names of figures that are no measure of quality: thresholds, and numbers of questions."""
 
 
-@naming_columns()
+@naming_columns("columns.")
 def compare(
     one: str | Path | Predictor,
     other: str | Path | Predictor,

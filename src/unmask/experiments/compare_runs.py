@@ -102,9 +102,9 @@ def compare_runs(runs: Sequence[str | Path]) -> Comparison:
         UserError: a run is not finished, they are of two programs, two are of one recipe and seed, or they have no
             figure in common that can be compared.
     """
+    if isinstance(runs, str | Path) or len(runs) < 2:
+        raise InputError("expected a list of two runs or more to compare, such as ['runs/a', 'runs/b']")
     read = [_read(as_path(run, "the directory of a finished run")) for run in runs]
-    if len(read) < 2:
-        raise InputError("expected two runs or more to compare")
     for one, other in pairwise(read):
         if type(one.recipe) is not type(other.recipe):
             raise InputError(

@@ -18,7 +18,7 @@ from unmask.tasks.text.metrics import LabelSetScore, warn_of_unmeasured
 logger = logging.getLogger("unmask")
 
 
-@naming_columns()
+@naming_columns("columns.")
 def evaluate(
     model: str | Path | Predictor,
     data: str | DataPath,

@@ -54,7 +54,7 @@ _OF_LABELS = ("label_separator", "repair_tags")
 _OF_SCORES = (*_OF_LABELS, "unanswerable", "negative_label")
 """All settings that affect how existing predictions are measured."""
 
-_ELSEWHERE = re.compile(rf"(?:\bdata\.columns\.|--column )(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
+_ELSEWHERE = re.compile(rf"(?:\b(?:data\.)?columns\.|--column )(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
 
 
 def read_task_settings(words: Sequence[str]) -> dict[str, Any]:

@@ -197,8 +197,9 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
         compare_runs([one, same])
     with pytest.raises(InputError, match="runs of pretrain and of finetune"):
         compare_runs([one, tuned(tmp_path / "tuned", 0.5)])
-    with pytest.raises(InputError, match="two runs or more"):
-        compare_runs([one])
+    for given in ([one], one, str(one)):
+        with pytest.raises(InputError, match=r"^expected a list of two runs or more"):
+            compare_runs(given)  # type: ignore[arg-type]
     (same / "results.json").unlink()
     with pytest.raises(InputError, match=r"has no results\.json"):
         compare_runs([one, same])

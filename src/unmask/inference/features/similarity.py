@@ -28,6 +28,7 @@ from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES, LayerChoice, find_choice
 from unmask.tasks.base import ExampleCounts
+from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6
 """How many digits a float32 cosine keeps: with more, equal texts would seem to differ."""
@@ -110,7 +111,8 @@ def similarities(
     """
     _check_list(pairs, "pairs", '[("a man", "a dog")]')
     rows = (_row_of_pair(pair, f"pair {number}") for number, pair in enumerate(pairs, start=1))
-    return _similarities(_open(model, layers, device, precision), map(read_feature_input, rows), pool)
+    read = (read_feature_input(row, [ColumnSettings(text_a="text_a", text_b="text_b")]) for row in rows)
+    return _similarities(_open(model, layers, device, precision), read, pool)
 
 
 def compare(
@@ -197,9 +199,9 @@ def _check_list(given: object, what: str, example: str) -> None:
 
 
 def _row_of_pair(pair: object, source: str) -> Row:
-    if isinstance(pair, Mapping):
+    if isinstance(pair, Mapping) and "text_a" in pair and "text_b" in pair:
         return Row(pair, source)
-    texts = [*pair] if isinstance(pair, Iterable) and not isinstance(pair, str | bytes) else []
+    texts = [*pair] if isinstance(pair, Iterable) and not isinstance(pair, str | bytes | Mapping) else []
     if len(texts) != 2:
         raise InputError(f"{source} is {str(pair)[:60]!r}: expected two texts, or a row with text_a and text_b")
     return Row({"text_a": texts[0], "text_b": texts[1]}, source)

@@ -104,7 +104,8 @@ def test_search_holds_no_more_than_it_found(tiny_model: Path, tmp_path: Path) ->
 def test_pairs_may_be_rows(tiny_model: Path) -> None:
     (two,) = similarities(tiny_model, [("a man", "a dog")])
     row = {"text_a": "a man", "text_b": "a dog"}
-    assert list(similarities(tiny_model, [row, {**row, "id": 7}, ["a man", "a dog"]])) == [two, {"id": 7, **two}, two]
+    more = {**row, "id": 7, "text": "both"}
+    assert list(similarities(tiny_model, [row, more, ["a man", "a dog"]])) == [two, {"id": 7, **two}, two]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +128,8 @@ def test_what_is_no_list_is_not_taken_apart(given: Any, tiny_model: Path) -> Non
         (("a", "b", "c"), r"pair 2 is .*: expected two texts"),
         (5, "pair 2 is '5': expected two texts"),
         (("a", 5), "pair 2: text_b is 5: expected a text"),
-        ({"text": "a"}, "pair 2: a single text: expected a pair"),
-        ({"text_a": "a"}, "pair 2: no column 'text_b': expected"),
+        ({"a": "x", 0: "y"}, r"pair 2 is .*: expected two texts, or a row with text_a and text_b"),
+        ({"text_a": "a"}, r"pair 2 is .*: expected two texts, or a row with text_a and text_b"),
     ],
 )
 def test_the_number_of_a_wrong_pair_is_told(pair: Any, told: str, tiny_model: Path) -> None:
