@@ -84,10 +84,14 @@ def showing_handlers() -> list[logging.Handler]:
     return [
         handler
         for handler in (*logger.handlers, *(logging.root.handlers if logger.propagate else ()))
-        if isinstance(handler, logging.StreamHandler)
-        and handler.stream in (sys.stdout, sys.stderr)
-        and handler.level <= logging.INFO
+        if _stream_of(handler) in (sys.stdout, sys.stderr) and handler.level <= logging.INFO
     ]
+
+
+def _stream_of(handler: logging.Handler) -> object:
+    if isinstance(handler, logging.StreamHandler):
+        return handler.stream
+    return getattr(getattr(handler, "console", handler), "file", handler)  # of rich's, which is no StreamHandler
 
 
 class RunLog:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.logging import RichHandler
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from unmask.errors import InputError, OutputError
@@ -309,6 +311,15 @@ def test_what_a_handler_of_the_program_shows_is_not_shown_twice(
     logger.propagate = True
     logging.root.removeHandler(handler)
     assert capsys.readouterr().err == "once more\nand once more\n"
+
+
+def test_what_richs_handler_shows_is_not_shown_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = RichHandler(console=Console(stderr=True))
+    logging.root.addHandler(handler)
+    with RunLog(tmp_path, echo=True):
+        logger.info("once")
+    logging.root.removeHandler(handler)
+    assert capsys.readouterr().err.count("once") == 1
 
 
 def test_of_two_logs_the_last_one_that_ends_restores_the_level(tmp_path: Path) -> None:
