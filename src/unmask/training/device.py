@@ -10,7 +10,7 @@ import logging
 import platform
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,10 +55,9 @@ class Compute:
 
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """A new context for each forward pass."""
-        if self.dtype == torch.float32 or not self.autocasts:
-            return nullcontext
-        return partial(torch.autocast, self.device.type, dtype=self.dtype)
+        """A new context for each forward pass; an autocast of the program has no effect in it."""
+        is_cast = self.dtype != torch.float32 and self.autocasts
+        return partial(torch.autocast, self.device.type, dtype=self.dtype if is_cast else None, enabled=is_cast)
 
     def place(self, module: AnyModule) -> AnyModule:
         """Moves a module to the device, in place."""

@@ -18,7 +18,7 @@ from unmask.batch import pack
 from unmask.errors import SettingsError
 from unmask.inference.features.extraction import extract_features
 from unmask.inference.precision import freeze, inference_compute
-from unmask.inference.predictor import predict
+from unmask.inference.predictor import load_predictor, predict
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture
 from unmask.tasks.settings import ColumnSettings
@@ -93,6 +93,15 @@ def test_many_inputs_are_answered_as_one_is(
         assert prediction["score"] == pytest.approx(alone["score"], abs=1e-6)
     (in_bf16,) = predict(classifier, rows[1:2], precision="bf16")
     assert in_bf16["score"] != pytest.approx(many[1]["score"], abs=1e-6)
+
+
+def test_the_autocast_of_a_program_changes_no_answer(classifier: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        predictor = load_predictor(classifier, device="cpu", precision=precision)
+        [expected] = predict(predictor, ["two dogs play"])
+        with torch.autocast("cpu", torch.float16):
+            [found] = predict(predictor, ["two dogs play"])
+        assert found == expected
 
 
 def test_features_are_made_in_fp32_unless_bf16_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
