@@ -19,6 +19,17 @@
 recipes for regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
 `TextEncoder` offer the same to scikit-learn (`pip install 'unmask[sklearn]'`).
 
+All functions, by use:
+
+- training: `train_tokenizer`, `prepare`, `pretrain`, `finetune`, `average_models`
+- a fine-tuned model: `load_predictor`, `predict`, `evaluate`, `compare`; runs of two recipes: `compare_runs`
+- masked words: `fill_mask`, or for many texts a `MaskFiller`; minimal pairs: `evaluate_pairs`
+- vectors of texts: `load_embedder`, `embed`, `similarities`, `extract_features`
+- left to right: `load_language_model`, `generate`, `open_zero_shot`, `predict_zero_shot`, `evaluate_zero_shot`
+- what lies on the disk: `describe`, `load_model`, `save_model`, `load_tokenizer`, `TokenStore`
+
+They raise a `UserError` for what you can fix; the message says how.
+
 The names are imported when first used, so that `import unmask` costs nothing.
 """
 
@@ -29,8 +40,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unmask.errors import Interrupted as Interrupted
     from unmask.errors import UserError as UserError
     from unmask.experiments.compare import compare as compare
+    from unmask.experiments.compare_runs import Comparison as Comparison
     from unmask.experiments.compare_runs import compare_runs as compare_runs
     from unmask.finetuning.estimators.estimators import TextClassifier as TextClassifier
     from unmask.finetuning.estimators.estimators import TextRegressor as TextRegressor
@@ -38,40 +51,58 @@ if TYPE_CHECKING:
     from unmask.finetuning.run import finetune as finetune
     from unmask.inference.averaging import average_models as average_models
     from unmask.inference.evaluation import evaluate as evaluate
+    from unmask.inference.features.batches import FeatureModel as FeatureModel
     from unmask.inference.features.extraction import extract_features as extract_features
     from unmask.inference.features.similarity import embed as embed
     from unmask.inference.features.similarity import load_embedder as load_embedder
     from unmask.inference.features.similarity import similarities as similarities
     from unmask.inference.left_to_right.generation import generate as generate
+    from unmask.inference.left_to_right.language_model import LanguageModel as LanguageModel
     from unmask.inference.left_to_right.language_model import load_language_model as load_language_model
+    from unmask.inference.left_to_right.zero_shot import ZeroShot as ZeroShot
     from unmask.inference.left_to_right.zero_shot import evaluate_zero_shot as evaluate_zero_shot
     from unmask.inference.left_to_right.zero_shot import open_zero_shot as open_zero_shot
     from unmask.inference.left_to_right.zero_shot import predict_zero_shot as predict_zero_shot
     from unmask.inference.mask_filling import MaskFiller as MaskFiller
     from unmask.inference.mask_filling import fill_mask as fill_mask
     from unmask.inference.pairs import evaluate_pairs as evaluate_pairs
+    from unmask.inference.predictor import Predictor as Predictor
     from unmask.inference.predictor import load_predictor as load_predictor
     from unmask.inference.predictor import predict as predict
     from unmask.info import describe as describe
     from unmask.models.hub.directory import load_model as load_model
     from unmask.models.hub.directory import save_model as save_model
+    from unmask.models.hub.source import LoadedModel as LoadedModel
     from unmask.pretraining.run import pretrain as pretrain
     from unmask.store.preparation import prepare as prepare
     from unmask.store.store import TokenStore as TokenStore
+    from unmask.tokenization.kinds.word_characters import WordTokenizer as WordTokenizer
     from unmask.tokenization.learning.from_files import train_tokenizer as train_tokenizer
+    from unmask.tokenization.learning.train import TrainingReport as TrainingReport
     from unmask.tokenization.settings import TokenizerSettings as TokenizerSettings
+    from unmask.tokenization.tokenizer import TextTokenizer as TextTokenizer
     from unmask.tokenization.tokenizer import load_tokenizer as load_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Comparison": "unmask.experiments.compare_runs",
+    "FeatureModel": "unmask.inference.features.batches",
+    "Interrupted": "unmask.errors",
+    "LanguageModel": "unmask.inference.left_to_right.language_model",
+    "LoadedModel": "unmask.models.hub.source",
     "MaskFiller": "unmask.inference.mask_filling",
+    "Predictor": "unmask.inference.predictor",
     "TextClassifier": "unmask.finetuning.estimators.estimators",
     "TextEncoder": "unmask.finetuning.estimators.text_encoder",
     "TextRegressor": "unmask.finetuning.estimators.estimators",
+    "TextTokenizer": "unmask.tokenization.tokenizer",
     "TokenStore": "unmask.store.store",
     "TokenizerSettings": "unmask.tokenization.settings",
+    "TrainingReport": "unmask.tokenization.learning.train",
     "UserError": "unmask.errors",
+    "WordTokenizer": "unmask.tokenization.kinds.word_characters",
+    "ZeroShot": "unmask.inference.left_to_right.zero_shot",
     "average_models": "unmask.inference.averaging",
     "compare": "unmask.experiments.compare",
     "compare_runs": "unmask.experiments.compare_runs",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 
 import unmask
-from unmask.errors import InputError, ModelError
+from unmask.errors import InputError, Interrupted, ModelError
 
 TEXT = "a fine film " * 40
 
@@ -20,6 +21,21 @@ def test_every_public_name_is_listed() -> None:
     listed = dir(unmask)
     assert {"finetune", "load_model", "TextClassifier"} <= set(listed)
     assert all(getattr(unmask, name) is not None for name in listed)
+
+
+def types_in(hint: Any) -> set[Any]:
+    return set().union(*map(types_in, get_args(hint))) if get_args(hint) else {hint}
+
+
+def test_every_function_is_in_the_help_and_every_type_that_one_returns_is_public() -> None:
+    public = {name: getattr(unmask, name) for name in dir(unmask)}
+    for name, its in public.items():
+        if inspect.isfunction(its):
+            assert f"`{name}`" in (unmask.__doc__ or "")
+            types = types_in(get_type_hints(its)["return"])
+            ours = [each for each in types if getattr(each, "__module__", "").startswith("unmask.")]
+            assert set(ours) <= set(public.values()), name
+    assert unmask.Interrupted is Interrupted
 
 
 def test_what_is_returned_is_shown_in_a_line(tiny_model: Path, tmp_path: Path) -> None:
