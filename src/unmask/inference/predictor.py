@@ -295,7 +295,7 @@ def predict_file(
         columns, settings: see `Predictor.with_options`.
         deciding: what is done with predictions that the model is not sure of.
         format: see `unmask.inference.inputs.read_inputs`.
-        advance: as for `Predictor`.
+        advance: as for `Predictor.predict_rows`.
         answered: counts the inputs as their answers are taken, unless `deciding` keeps some only.
 
     Raises:
