@@ -76,7 +76,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 }
 ROWS["unanswerable"] = [row | ({} if n % 3 else {"answers": []}) for n, row in enumerate(ROWS["qa"])]
 ROWS["answerability"] = ROWS["unanswerable"]
-ROWS["bilstm"] = ROWS["tagging"]
+ROWS["bilstm"] = ROWS["probe"] = ROWS["tagging"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "classification": {"name": "classification"},
     "pairs": {"name": "classification"},
@@ -88,6 +88,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "choice": {"name": "choice"},
     "tagging": {"name": "tagging", "max_length": 8, "doc_stride": 3},
     "bilstm": {"name": "tagging", "max_length": 8, "doc_stride": 3, "tagging_head": "bilstm"},
+    "probe": {"name": "tagging", "max_length": 8, "doc_stride": 3, "feature_layers": "weighted-all"},
 }
 """Every kind must stand here (`test_every_kind_is_tested`); some with windows shorter than their texts."""
 
@@ -269,9 +270,10 @@ SOME = [*ON_BERT, ("classification", "gpt1"), ("qa", "roberta"), ("choice", "ele
 )
 def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     module: Any = case.module()
+    is_probe = case.settings.reads_features and case.settings.tagging_head == "linear"  # on random vectors that stay
     module.eval()
     _, untrained = measure(case.task, module, [case.examples_set], CPU)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=5e-3)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=5e-2 if is_probe else 5e-3)
     batch = case.encoded.batch(range(len(case.encoded)))
     for _ in range(40 if case.settings.tagging_head == "bilstm" else 90):
         counts = module.counts(batch)
@@ -288,7 +290,7 @@ def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     assert first.is_better(metrics[first.name], untrained.metrics()[first.name]), (
         f"worse than untrained: is {first.name} in lower_is_better?"
     )
-    assert not first.is_better(FIRST[first.name], metrics[first.name]), metrics
+    assert not first.is_better(FIRST[first.name] - 0.1 * is_probe, metrics[first.name]), metrics
     if first.name not in WITHOUT_FLOOR:
         found = case.task.floors(case.encoded, case.encoded)
         assert first.name in found, f"add to `floors` of the task what guessing gets of {first.name}"
@@ -372,8 +374,8 @@ def test_two_that_differ_are_averaged(variant: str) -> None:
 
 def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, counting: torch.device) -> None:
     """No value of it is waited for, but how many tokens have a label."""
-    if case.task.kind == "choice" or case.settings.tagging_head == "bilstm":
-        pytest.skip("PyTorch's LSTM has no meta kernel, and the most choices of a unit are waited for")
+    if case.task.kind == "choice" or case.settings.reads_features:
+        pytest.skip("PyTorch's LSTM and autocast have no meta device, and the most choices of a unit are waited for")
     module, batch = case.module(), case.encoded.batch(range(len(case.encoded))).to(counting)
     module.to(counting)
     assert_gradients(module, batch)

@@ -67,8 +67,8 @@ class PaddedModel(nn.Module):
             )
         if kind != "encoder" and not isinstance(head, _Known):
             raise SettingsError(
-                "a BiLSTM on the encoder, a pair read in both orders, or windows weighed by a learnt query cannot be "
-                "exported"
+                "a BiLSTM on the encoder, a classifier of chosen layers, a pair read in both orders, or windows "
+                "weighed by a learnt query cannot be exported"
             )
         self.encoder: Any = _plain(encoder)
         self.head: Any = None if head is None else _plain(head)

@@ -9,8 +9,8 @@ from unmask.errors import ModelError
 from unmask.io.progress import counted, named
 from unmask.models.encoder import Encoder
 from unmask.models.heads.answerability import AnswerabilityHead
-from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier
+from unmask.models.heads.layer_mixture import ELMOS
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.hub.uses import FINE_TUNED
@@ -74,7 +74,7 @@ def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: 
             f"{source} has a head that reads pairs in {'both orders' if orders else 'one order'}, and the task reads "
             f"{'one' if orders else 'both'} here: set task.two_orders={str(orders).lower()}, or leave out keep_head"
         )
-    head = "bilstm" if loaded.head_class == FeatureHead.__name__ else "linear"
+    head = remembered.get("tagging_head", "linear")
     if head != settings.task.tagging_head:
         raise ModelError(
             f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
@@ -90,9 +90,12 @@ def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: 
             f"{source} has a head that classifies answerability, and task.answerability is false: set it to true, or "
             "leave out keep_head"
         )
-    for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
-        wanted, found = getattr(settings.task, key), remembered.get(key, usual)
-        if "bilstm" in (head, top) and wanted != found:
+    made_of: dict[str, Any] = {"bilstm_size": 768} if "bilstm" in (head, top) else {}
+    if loaded.head_kind == "token_classification" or loaded.encoder.reads_words:
+        made_of["feature_layers"] = "last" if loaded.head_kind == "token_classification" else ELMOS
+    for key, usual in made_of.items():
+        wanted, found = (each or usual for each in (getattr(settings.task, key), remembered.get(key)))
+        if wanted != found:
             raise ModelError(
                 f"task.{key} is {wanted}, and the head of {source} was made with {found}: set task.{key}={found}, or "
                 "leave out keep_head"

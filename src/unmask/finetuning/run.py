@@ -29,6 +29,7 @@ from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import counted, figures_in_a_line, human_count, listed
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
+from unmask.models.heads.layer_mixture import mixture_of
 from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import TunedHead, save_model
 from unmask.models.hub.source import ModelSource
@@ -193,7 +194,7 @@ def _open(
         logger.warning("%s", warning)
     # Some figures have names that only examples show, such as a tag's.
     is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
-    if is_unknown and run.dev is not None and settings.task.tagging_head != "bilstm":  # that has no features yet
+    if is_unknown and run.dev is not None and not settings.task.reads_features:  # which are not computed yet
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric, score.lower_is_better)
     compute.place(run.module)
@@ -204,11 +205,11 @@ def _train(
     settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog, ranks: Ranks
 ) -> None:
     task, module = run.task, run.module
-    if settings.task.tagging_head == "bilstm":
+    if settings.task.reads_features:
         if run.checkpoint is not None:  # whose encoder is this run's, whatever `init_from` holds by now
             with refusing_another_model(run.checkpoint):
                 load_weights(run.checkpoint, module)
-        run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
+        run = add_features(settings.task.feature_layers or "last", run, directory / "features", compute.device)
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {listed(task.labels, 20)}" if task.labels else ""
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
@@ -264,6 +265,11 @@ def _write_results(
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
         results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
         write_json(directory / SAMPLES, _samples(task, run, compute))
+    if (mixture := mixture_of(module.head)) is not None:
+        weights, gamma = mixture.weights.tolist(), mixture.gamma.item()
+        results["mixture"] = {"weights": weights, "gamma": gamma}
+        shares = ", ".join(f"{weight:.3g}" for weight in weights)
+        logger.info("weights of the mixed layers, the lowest first: %s; gamma %.3g", shares, gamma)
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute, log)
         results |= {"test": chosen_last(test()), "test_examples": _examples(test, run)}

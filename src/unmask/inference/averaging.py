@@ -26,6 +26,10 @@ from unmask.training.run.model_place import check_place
 _OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Settings in which the models may differ: they say nothing of what a model computes when it answers."""
 
+_OF_HEADS = {"window_pooling": None, "feature_layers": "last"}
+"""Settings of a task that decide what a head reads, where its weights do not show it, and what a model that names none
+was trained with."""
+
 logger = logging.getLogger("unmask")
 
 
@@ -91,7 +95,10 @@ def _kinds(source: ModelSource) -> dict[str, Any]:
         "class": source.class_name,
         **{f"size ({name})": value for name, value in sizes.items()},
         **answers_of(source.directory),
-        "task.window_pooling": task.get("window_pooling") if isinstance(task, dict) else None,
+        **{
+            f"task.{name}": task.get(name, usual) if isinstance(task, dict) else usual
+            for name, usual in _OF_HEADS.items()
+        },
         "tokenizer": open_tokenizer(source.directory).fingerprint(),
         "kind of head": (source.directory / HEAD_WEIGHTS).is_file(),
     }

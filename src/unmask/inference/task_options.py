@@ -41,6 +41,7 @@ _FIXED = {
     "feature_layers": _HEAD,
     "answerability": _HEAD,
     "classifier_dropout": _TRAINING,
+    "mixture_penalty": _TRAINING,
     "auxiliary_lm_weight": _TRAINING,
     "class_weights": _TRAINING,
     "label_smoothing": _TRAINING,

@@ -286,8 +286,10 @@ class FinetuneRecipe(Settings):
         cut = Cut(batch_size, self.train.micro_batch_of(batch_size), self.task.max_length, length_key="task.max_length")
         if (wrong := overflow(self.train, cut)) is not None:
             raise ValueError(wrong)
-        if self.task.tagging_head == "bilstm" and self.freeze_layers != "all":
-            raise ValueError("task.tagging_head=bilstm reads frozen features: set freeze_layers=all")
+        if self.task.reads_features and self.freeze_layers != "all":
+            key = "tagging_head" if self.task.tagging_head == "bilstm" else "feature_layers"
+            given = f"task.{key}={getattr(self.task, key)}"
+            raise ValueError(f"{given} reads frozen features: set freeze_layers=all")
         return self
 
 

@@ -4,7 +4,7 @@ GPT-1's auxiliary objective is here too (Radford et al. 2018, section 3.2): besi
 predicted, with the word embeddings as decoder. As in the released code, its loss is averaged over the tokens of a
 sequence, then over sequences, so that the coefficient means the same for texts of any length. BERT's left-to-right
 model has no such decoder: its masked-LM head is dropped for fine-tuning, so it has no auxiliary objective. ELMo
-classifies texts from all its layers (`unmask.models.elmo.classifier`).
+classifies texts from all its layers, or those of `task.feature_layers` (`unmask.models.elmo.classifier`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family, HeadKind
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import Classifier, DeepClassifier, TwoOrderClassifier, WindowClassifier, new_head
+from unmask.models.heads.layer_mixture import ELMOS
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.base import TaskModule
+from unmask.tasks.mixture_penalty import check_mixes, penalty_counts, penalty_terms
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -53,6 +55,10 @@ class SequenceModule(TaskModule):
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
         window_pooling: how the rows of a unit become one output: `mean` and `max` of their outputs, `learnt` by the
             head; None: a unit is one row, or the head's two.
+        mixture_penalty: see `unmask.tasks.mixture_penalty`.
+
+    Raises:
+        SettingsError: there is such a penalty, and the head mixes no layers.
     """
 
     _label_weights: Tensor
@@ -64,8 +70,11 @@ class SequenceModule(TaskModule):
         summed_loss: SummedLoss,
         auxiliary_lm_weight: float = 0.0,
         window_pooling: Literal["mean", "max", "learnt"] | None = None,
+        mixture_penalty: float = 0.0,
     ) -> None:
         super().__init__(encoder, head)
+        check_mixes(head, mixture_penalty)
+        self._mixture_penalty = mixture_penalty
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
         self._window_pooling = window_pooling
@@ -137,9 +146,9 @@ class SequenceModule(TaskModule):
         return paddings | {IS_PADDING: Padding(TOKENS, True)} if self._auxiliary_lm_weight else paddings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
+        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder; or `mixture`."""
         if not self._auxiliary_lm_weight:
-            return super().forward(batch)
+            return [*super().forward(batch), *penalty_terms(self.head, self._mixture_penalty)]
         hidden = self.encoder(batch)
         terms = self.loss(self._read(hidden, batch), batch)
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
@@ -183,7 +192,7 @@ class SequenceModule(TaskModule):
         return pooled.scatter_reduce(0, index, outputs, _REDUCTIONS[self._window_pooling], include_self=False)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """The term `task` alone, as measured; `lm` is used only in training."""
+        """The term `task` alone, as measured; `lm` and `mixture` are used only in training."""
         labels = batch.columns["labels"]
         if not self._on_scale_of_labels:
             labels = (labels - self._mean) / self._deviation
@@ -195,7 +204,7 @@ class SequenceModule(TaskModule):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Labels, and sequences of more than one token."""
-        counts = {"task": int(_num_targets(batch.columns["labels"]))}
+        counts = {"task": int(_num_targets(batch.columns["labels"])), **penalty_counts(self._mixture_penalty)}
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
         return counts
@@ -267,12 +276,19 @@ def new_sequence_module(
 
     Raises:
         SettingsError: next-token prediction, or a pair in both orders, is wanted of an encoder that is not causal, or
-            next-token prediction of one without a decoder for it, or learnt pooling of ELMo.
+            next-token prediction of one without a decoder for it, learnt pooling of ELMo, or layers of another.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
+    layers = settings.feature_layers
+    if layers not in (None, "last") and not encoder.reads_words:
+        raise SettingsError(
+            f"task.feature_layers={layers}: texts are classified from chosen layers of an ELMo alone, and init_from's "
+            f"encoder ({encoder.settings.architecture}) has its last one read: leave it out"
+        )
     if head is None and encoder.reads_words:
         bilstm_size = settings.bilstm_size if settings.encoder_top == "bilstm" else None
-        head = ElmoClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
+        dropout_prob = settings.classifier_dropout
+        head = ElmoClassifier(encoder.settings, num_outputs, dropout_prob, bilstm_size, layers or ELMOS)
     elif head is None:
         head = new_task_head("sequence_classification", encoder, num_outputs, settings)
     if settings.reads_both_orders(encoder.settings.type_vocab_size):
@@ -291,7 +307,8 @@ def new_sequence_module(
                 "choose mean or max"
             )
         head = WindowClassifier(head, encoder.settings.hidden_size)
-    return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight, pooling)
+    penalty = settings.mixture_penalty
+    return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight, pooling, penalty)
 
 
 def new_task_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> nn.Module:

@@ -71,7 +71,8 @@ class TaskSettings(Settings):
     """True: longer inputs are cut at the end of the longer text, and counted; False: they are refused. Question
     answering and tagging read longer texts in windows, and cut nothing."""
     classifier_dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout before the classifier; null takes the encoder's."""
+    """Dropout before the classifier, between the layers of its BiLSTM and, of ELMo, on the features that either of them
+    reads; null takes the encoder's."""
     auxiliary_lm_weight: float = Field(default=0.0, ge=0)
     """Weight of the auxiliary next-token prediction, for causal encoders (GPT-1, section 3.2: 0.5)."""
     encoder_top: Literal["none", "bilstm"] = "none"
@@ -155,13 +156,18 @@ class TaskSettings(Settings):
     repair_tags: bool = True
     """True: an I- that continues no entity is read as a B-, and counted; False: it is refused."""
     tagging_head: Literal["linear", "bilstm"] = "linear"
-    """`bilstm`: a two-layer BiLSTM on frozen features (BERT, section 5.3); needs freeze_layers: all."""
+    """`bilstm`: a two-layer BiLSTM on frozen features (BERT, section 5.3); needs freeze_layers: all. `linear` with
+    `feature_layers` other than `last` is on such features too."""
     bilstm_size: int = Field(default=768, ge=1)
     """Units of each direction of the BiLSTM, also that of `encoder_top`; the paper's 768 whatever the encoder. Fewer
     are faster for a small encoder."""
-    feature_layers: str = "last"
-    """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4,
-    weighted-all, or weighted-all-and-embeddings (ELMo, section 3.2)."""
+    feature_layers: str | None = None
+    """What is read of a frozen encoder that tags, or of an ELMo that classifies texts: embeddings, second-to-last,
+    last, weighted-last-4, concat-last-4, weighted-all, or weighted-all-and-embeddings (ELMo, section 3.2). Null: last
+    in tagging, all that ELMo mixes in classifying."""
+    mixture_penalty: float = Field(default=0.0, ge=0)
+    """Of a weighted mixture of layers, lambda in the loss's lambda * ||w||^2 (ELMo, section 3.3: 1 keeps the weights
+    nearly alike, .001 lets them differ)."""
 
     @field_validator("name", mode="before")
     @classmethod
@@ -182,6 +188,8 @@ class TaskSettings(Settings):
         kind = kind_of(self.name)
         for field, kinds in FIELDS_OF_KINDS.items():
             is_given = getattr(self, field) != type(self).model_fields[field].default
+            if field == "feature_layers" and self.feature_layers == "last":  # what any other head reads
+                is_given = False
             if is_given and kind not in kinds:
                 which = kind if self.name == kind else f"{self.name}, which is {kind}"
                 whose = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
@@ -211,8 +219,10 @@ class TaskSettings(Settings):
             raise ValueError("long_text windows is for single texts, and two_orders for pairs: keep one")
         if self.window_pooling == "learnt" and self.encoder_top == "bilstm":
             raise ValueError("window_pooling learnt weighs what encoder_top bilstm does not read: keep one")
-        if self.feature_layers != "last" and self.tagging_head != "bilstm":
-            raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
+        if self.encoder_top == "bilstm" and self.tagging_head == "linear" and self.reads_features:
+            raise ValueError(
+                "feature_layers are of a frozen encoder, and encoder_top bilstm is trained with its encoder: keep one"
+            )
         if self.bilstm_size != 768 and "bilstm" not in (self.tagging_head, self.encoder_top):
             raise ValueError("bilstm_size is of a BiLSTM: set tagging_head or encoder_top to bilstm, or leave it out")
         if self.encoder_top == "bilstm" and self.tagging_head == "bilstm":
@@ -229,6 +239,12 @@ class TaskSettings(Settings):
                 "two_orders adds what sums a sequence up, which encoder_top bilstm does not read: keep one"
             )
         return self
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether a tagger's head reads layers of a frozen encoder, in place of one that it is trained with."""
+        is_chosen = kind_of(self.name) == "tagging" and self.feature_layers not in (None, "last")
+        return self.tagging_head == "bilstm" or is_chosen
 
     def reads_both_orders(self, num_segments: int) -> bool:
         """Whether pairs are read in both orders.
@@ -271,7 +287,8 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "document_context": ("tagging",),
     "repair_tags": ("tagging",),
     "tagging_head": ("tagging",),
-    "feature_layers": ("tagging",),
+    "feature_layers": ("classification", "regression", "tagging"),
+    "mixture_penalty": ("classification", "regression", "tagging"),
     "bilstm_size": ("classification", "regression", "qa", "tagging"),
 }
 """Settings that apply only to some kinds of task."""

@@ -294,10 +294,11 @@ MULTI_LABEL: dict[str, Any] = {**CLASSIFIER, "multi_label": True}
 REGRESSION: dict[str, Any] = {"name": "regression", "max_length": 16}
 TAGGER: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-x", "I-x"], "max_length": 16}
 BILSTM: dict[str, Any] = {**TAGGER, "tagging_head": "bilstm"}
+PROBE: dict[str, Any] = {**TAGGER, "feature_layers": "weighted-all"}
 
 
 def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
-    frozen = {"freeze_layers": "all"} if settings.get("tagging_head") == "bilstm" else {}
+    frozen = {"freeze_layers": "all"} if {"tagging_head", "feature_layers"} & settings.keys() else {}
     given = {"init_from": str(source), "keep_head": True, "task": settings, "data": {"train": "t.tsv"}, **frozen}
     recipe = FinetuneRecipe.model_validate(given)
     return build_module(recipe, new_task(**settings), open_source(source), load_tokenizer(source))
@@ -316,6 +317,9 @@ def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
         (BILSTM, TAGGER, r"has a BiLSTM head, and task\.tagging_head is linear"),
         (BILSTM, {**BILSTM, "feature_layers": "embeddings"},
          r"task\.feature_layers is embeddings, .* was made with last"),
+        (TAGGER, PROBE, r"task\.feature_layers is weighted-all, .* was made with last"),
+        (PROBE, TAGGER, r"task\.feature_layers is last, .* was made with weighted-all"),
+        (PROBE, BILSTM, r"has a linear head, and task\.tagging_head is bilstm"),
         (BILSTM, {**BILSTM, "bilstm_size": 24}, r"task\.bilstm_size is 24, .* was made with 768"),
     ],
 )  # fmt: skip
@@ -327,7 +331,7 @@ def test_a_head_is_kept_for_what_it_was_made_for_alone(
         module_on_kept_head(source, after)
 
 
-@pytest.mark.parametrize("settings", [CLASSIFIER, MULTI_LABEL, REGRESSION, TAGGER, BILSTM])
+@pytest.mark.parametrize("settings", [CLASSIFIER, MULTI_LABEL, REGRESSION, TAGGER, BILSTM, PROBE])
 def test_a_kept_head_has_its_weights(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
     source = save_task_model(tmp_path / "before", base, seed=3, **settings)
     kept = module_on_kept_head(source, settings).head.state_dict()

@@ -266,14 +266,22 @@ def test_lower_layers_learn_more_slowly(finetune: Callable[..., Path], task_mode
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("layers", ["last", "weighted-all"])
-def test_a_bilstm_on_frozen_features(
-    unmask: Command, finetune: Callable[..., Path], task_models: Any, layers: str
+@pytest.mark.parametrize(
+    ("head", "layers"), [("bilstm", "last"), ("bilstm", "weighted-all"), ("linear", "second-to-last")]
+)
+def test_a_head_on_frozen_features(
+    unmask: Command, finetune: Callable[..., Path], task_models: Any, head: str, layers: str
 ) -> None:
-    words = ("task.tagging_head=bilstm", f"task.feature_layers={layers}", "freeze_layers=all")
+    words = (f"task.tagging_head={head}", f"task.feature_layers={layers}", "freeze_layers=all")
     run = finetune("tagging", "run", *words, "train.steps=3", *FAST)
     assert not (run / "features").exists()  # as large as the data times the width: kept for the run only
-    assert (run / "model" / "head.safetensors").is_file()
+    weights, results = load_file(run / "model" / "head.safetensors"), read_json(run / "results.json")
+    mixture = (
+        {"weights": torch.softmax(weights["mixture.scores"], 0).tolist(), "gamma": float(weights["mixture.gamma"])}
+        if layers == "weighted-all"
+        else None
+    )
+    assert results.get("mixture") == mixture
     found, before = weights_of(run / "model"), weights_of(task_models.base)
     assert all(torch.equal(value, before[name]) for name, value in found.items())
     figures = measured(unmask, run, "--data", "tagging-dev.jsonl")
@@ -285,8 +293,9 @@ def test_a_bilstm_on_frozen_features(
 
 
 @pytest.mark.usefixtures("without_report")
-def test_a_bilstm_goes_on_with_the_encoder_that_it_began_with(
-    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("head", ["tagging_head=bilstm", "feature_layers=embeddings"])
+def test_a_head_on_features_goes_on_with_the_encoder_that_it_began_with(
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     """Its features are computed anew at a resume."""
     begun = place / "begun"
@@ -294,7 +303,7 @@ def test_a_bilstm_goes_on_with_the_encoder_that_it_began_with(
     (place / "tagging.jsonl").write_text(task_models.examples["tagging"], "utf-8")
     words = task_models.words("tagging", "tagging.jsonl", "data.dev=tagging.jsonl", *LONGER, *FAST)
     words = [f"init_from={begun}" if word.startswith("init_from=") else word for word in words]
-    words += ["task.tagging_head=bilstm", "freeze_layers=all"]
+    words += [f"task.{head}", "freeze_layers=all"]
     assert unmask("finetune", "finetune/tagging", *words, "--out", "whole").code == 0
     with monkeypatch.context() as patched:
         stop_at(patched, 7)

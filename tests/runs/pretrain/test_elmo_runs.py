@@ -18,8 +18,9 @@ from support.elmo import write_elmo_recipe
 from support.files import write, write_rows
 from support.runs import assert_same_run, assert_same_weights, pretrain_without_report, stop_at
 from support.tensors import same_batch
-from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.errors import Interrupted, ModelError, SettingsError, UserError
 from unmask.finetuning.run import finetune
+from unmask.inference.averaging import average_models
 from unmask.inference.ensemble import write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.features.extraction import extract_features
@@ -196,7 +197,7 @@ def finetuned(place: Path, recipe: str, model: Path, rows: list[dict[str, Any]],
     examples = write_rows(place / "train.jsonl", *rows)
     overrides = [
         *(f"init_from={model}", f"data.train={examples}", f"data.dev={examples}", *words),
-        *("task.bilstm_size=8", "train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
+        *("train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
         *("device=cpu", "precision=fp32"),
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -213,7 +214,7 @@ def tagging(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
         for number in range(12)
     ]
     words = ["freeze_layers=all", "task.tagging_head=bilstm", "task.feature_layers=weighted-all-and-embeddings"]
-    return finetuned(place, "finetune/tagging", whole, rows, words)
+    return finetuned(place, "finetune/tagging", whole, rows, [*words, "task.bilstm_size=8"])
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +226,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
         for sort in ("dull", "grey", "qwarm", "qwarm")
     ]
     words = ["data.columns.text_a=text_a", "data.columns.text_b=text_b", "task.encoder_top=bilstm"]
-    return finetuned(place, "finetune/classification", whole, rows, [*words, "task.classifier_dropout=0"])
+    words += ["task.bilstm_size=8", "task.classifier_dropout=0"]
+    return finetuned(place, "finetune/classification", whole, rows, words)
 
 
 def test_tags_are_learned_from_frozen_layers_and_their_mixture(tagging: Path, whole: Path) -> None:
@@ -235,6 +237,8 @@ def test_tags_are_learned_from_frozen_layers_and_their_mixture(tagging: Path, wh
     assert loaded.head_weights is not None
     assert loaded.head_weights["mixture.scores"].shape == (3,)  # the token layer and both LSTMs
     assert loaded.head_weights["mixture.gamma"] != 1
+    assert sum(results["mixture"]["weights"]) == pytest.approx(1)
+    assert results["mixture"]["gamma"] == float(loaded.head_weights["mixture.gamma"])
     before = load_model(whole / "model").encoder.state_dict()
     assert all(torch.equal(weight, before[name]) for name, weight in loaded.encoder.state_dict().items())
     (told,) = predict(tagging / "run", [{"text": "Mary Zylverberg wrote it"}], device="cpu")
@@ -248,6 +252,41 @@ def test_a_pair_is_classified_by_words_that_no_vocabulary_has(pairs: Path) -> No
     assert again["metrics"]["accuracy"] == 1
     (told,) = predict(pairs / "run", [{"text_a": "Mary Zylverberg wrote", "text_b": "It was qwarm ."}], device="cpu")
     assert told["label"] == "y"
+
+
+def test_texts_may_be_classified_from_one_layer(whole: Path, pairs: Path, tmp_path: Path) -> None:
+    rows = [json.loads(row) for row in (pairs / "train.jsonl").read_text().splitlines()]
+    words, runs = ["data.columns.text_a=text_a", "data.columns.text_b=text_b"], []
+    for layers in ("last", "second-to-last"):
+        place = tmp_path / layers
+        place.mkdir()
+        more = [*words, f"task.feature_layers={layers}"]
+        runs.append(finetuned(place, "finetune/classification", whole, rows, more) / "run")
+    head = load_model(runs[0] / "model", FINE_TUNED).head_weights
+    assert head is not None
+    assert not [name for name in head if name.startswith("mixture.")]
+    for run in runs:
+        results = json.loads((run / "results.json").read_text())
+        assert "mixture" not in results
+        again = evaluate(run, pairs / "train.jsonl", device="cpu")
+        assert again["metrics"]["accuracy"] == results["dev"]["accuracy"] == 1
+    with pytest.raises(ModelError, match=r"differ in task\.feature_layers"):
+        average_models(runs, tmp_path / "mean")
+    kept = [f"init_from={runs[0]}", "keep_head=true", f"data.train={pairs / 'train.jsonl'}", "device=cpu", *words]
+    with pytest.raises(ModelError, match=r"task\.feature_layers is weighted-all-and-embeddings, .* was made with last"):
+        finetune("finetune/classification", kept, out=tmp_path / "kept")
+
+
+def test_what_each_layer_knows_is_measured_by_a_linear_classifier(whole: Path, tagging: Path, tmp_path: Path) -> None:
+    rows = [json.loads(row) for row in (tagging / "train.jsonl").read_text().splitlines()]
+    words = ["freeze_layers=all", "task.feature_layers=second-to-last"]
+    run = finetuned(tmp_path, "finetune/tagging", whole, rows, words) / "run"
+    head = load_model(run / "model", FINE_TUNED).head_weights
+    assert head is not None
+    assert head.keys() == {"dense.weight", "dense.bias"}
+    again = evaluate(run, tagging / "train.jsonl", device="cpu")
+    results = json.loads((run / "results.json").read_text())
+    assert again["metrics"]["overall_f1"] == results["dev"]["overall_f1"]
 
 
 def test_an_ensemble_shares_its_words(pairs: Path) -> None:

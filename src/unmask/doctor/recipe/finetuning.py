@@ -65,8 +65,8 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
             advice = "fix it: `unmask finetune` would stop there too, before its first step"
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))
             return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(trials),))
-        # A BiLSTM head needs features of the whole file first.
-        is_measured = probe_s > 0 and settings.task.tagging_head != "bilstm"
+        # A head on frozen features needs those of the whole file first.
+        is_measured = probe_s > 0 and not settings.task.reads_features
         step_s = _measure_step(run, trials[0], compute, probe_s) if is_measured else None
     plan = FinetuningPlan.of(trials, run, step_s)
     findings += check_inputs(settings, run, plan)

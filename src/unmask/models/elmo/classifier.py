@@ -1,9 +1,10 @@
 """Classifies texts by ELMo's layers: mixes the layers, pools each text's words, and compares the texts of a pair.
 
-Peters et al. 2018 mix the layers by learned weights (section 3.2) and leave the rest to each task's own model. Chosen
-here: a text is the mean and the maximum, side by side, of its words' vectors or, on request, of a BiLSTM's over them
-(Conneau et al. 2017, "Supervised Learning of Universal Sentence Representations from Natural Language Inference Data"),
-and two texts u and v are compared as in that paper, by [u; v; |u - v|; u * v]. For a single text, v is 0.
+Peters et al. 2018 mix the layers by learned weights (section 3.2), put dropout on the mixture (section 3.3), and leave
+the rest to each task's own model. Chosen here: a text is the mean and the maximum, side by side, of its words' vectors
+or, on request, of a BiLSTM's over them (Conneau et al. 2017, "Supervised Learning of Universal Sentence Representations
+from Natural Language Inference Data"), and two texts u and v are compared as in that paper, by [u; v; |u - v|; u * v].
+For a single text, v is 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import text_lengths
 from unmask.models.elmo.settings import Sizes
 from unmask.models.heads.bilstm import BiLstm
-from unmask.models.heads.layer_mixture import LayerMixture
+from unmask.models.heads.layer_mixture import ELMOS, LayerMixture, find_choice
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import initialise
 
@@ -31,17 +32,28 @@ class ElmoClassifier(nn.Module):
 
     Args:
         num_labels: 1 for a regression.
-        dropout_prob: before the classifier; None takes the encoder's.
+        dropout_prob: on the mixture, or the layers in its place, and before the classifier; None takes the encoder's.
         bilstm_size: units of each direction of the BiLSTM; None: there is none.
+        feature_layers: what is read of the encoder, a key of `unmask.models.heads.layer_mixture.CHOICES`.
+
+    Raises:
+        SettingsError: no such layers, or the encoder has too few.
     """
 
     def __init__(
-        self, settings: Sizes, num_labels: int, dropout_prob: float | None = None, bilstm_size: int | None = None
+        self,
+        settings: Sizes,
+        num_labels: int,
+        dropout_prob: float | None = None,
+        bilstm_size: int | None = None,
+        feature_layers: str = ELMOS,
     ) -> None:
         super().__init__()
-        self.mixture = LayerMixture(settings.num_hidden_layers + 1)
-        self.bilstm = None if bilstm_size is None else BiLstm(settings.hidden_size, bilstm_size, num_layers=1)
-        width = settings.hidden_size if bilstm_size is None else 2 * bilstm_size
+        self._choice = find_choice(feature_layers, settings.num_hidden_layers)
+        *layers, width = self._choice.shape(settings.num_hidden_layers, settings.hidden_size)
+        self.mixture = LayerMixture(*layers) if layers else None
+        self.bilstm = None if bilstm_size is None else BiLstm(width, bilstm_size, num_layers=1)
+        width = width if bilstm_size is None else 2 * bilstm_size
         self.dense = Linear(_COMPARED * 2 * width, num_labels)
         self.num_labels = num_labels
         self.dropout_prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
@@ -51,7 +63,9 @@ class ElmoClassifier(nn.Module):
         """(sequences, labels) float32 from the hidden states of a batch, the token layer's first."""
         lengths = text_lengths(batch)
         with torch.autocast(states[0].device.type, enabled=False):
-            words = self.mixture(torch.stack(states, 1).float())
+            words = self._choice.select(states).float()
+            words = words if self.mixture is None else self.mixture(words)
+            words = dropout(words, self.dropout_prob, self.training)
             if self.bilstm is not None:
                 words = self.bilstm(words, lengths)
             compared = _compared(_pooled(words, lengths), batch)

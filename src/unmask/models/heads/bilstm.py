@@ -65,14 +65,16 @@ class BiLstm(nn.Module):
 
 
 class FeatureHead(nn.Module):
-    """Tags from frozen features: the mixture of layers if there are several, the BiLSTM, a linear classifier.
+    """Tags from frozen features: the mixture of layers if there are several, a BiLSTM or none, a linear classifier.
 
-    It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
+    Without a BiLSTM it measures what a layer knows of each word (Peters et al. 2018, section 5.3). It computes in
+    float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
         feature_layers: a key of `CHOICES`.
-        dropout_prob: between the layers of the BiLSTM and before the classifier; None takes the encoder's.
-        hidden_size: units of each direction of the BiLSTM.
+        dropout_prob: between the layers of the BiLSTM and before the classifier, and of ELMo on what the BiLSTM reads
+            (Peters et al. 2018, section 3.3); None takes the encoder's.
+        hidden_size: units of each direction of the BiLSTM; None: there is none.
 
     Raises:
         SettingsError: no such layers, or the encoder has too few.
@@ -84,15 +86,16 @@ class FeatureHead(nn.Module):
         num_labels: int,
         feature_layers: str,
         dropout_prob: float | None = None,
-        hidden_size: int = HIDDEN_SIZE,
+        hidden_size: int | None = HIDDEN_SIZE,
     ) -> None:
         super().__init__()
         choice = find_choice(feature_layers, settings.num_hidden_layers)
-        shape = choice.shape(settings.num_hidden_layers, settings.hidden_size)
+        *layers, width = choice.shape(settings.num_hidden_layers, settings.hidden_size)
         self.dropout_prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
-        self.mixture = LayerMixture(shape[0]) if choice.mixed else None
-        self.bilstm = BiLstm(shape[-1], hidden_size, dropout_prob=self.dropout_prob)
-        self.dense = Linear(2 * hidden_size, num_labels)
+        self.mixture = LayerMixture(*layers) if layers else None
+        self.bilstm = None if hidden_size is None else BiLstm(width, hidden_size, dropout_prob=self.dropout_prob)
+        self._drops_features = settings.family.reads_words
+        self.dense = Linear(width if hidden_size is None else 2 * hidden_size, num_labels)
         self.num_labels = num_labels
         initialise(self.dense, settings.initializer_range)
 
@@ -102,8 +105,11 @@ class FeatureHead(nn.Module):
             values = features.float()
             if self.mixture is not None:
                 values = self.mixture(values)
-            states = self.bilstm(values, lengths)
-            logits: Tensor = self.dense(dropout(states, self.dropout_prob, self.training))
+            if self.bilstm is not None:
+                if self._drops_features:
+                    values = dropout(values, self.dropout_prob, self.training)
+                values = self.bilstm(values, lengths)
+            logits: Tensor = self.dense(dropout(values, self.dropout_prob, self.training))
         return logits
 
 

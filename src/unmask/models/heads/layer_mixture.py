@@ -69,6 +69,9 @@ CHOICES: dict[FeatureLayers, LayerChoice] = {
 }
 """The paper's "all 12 layers" are the Transformer's: the embeddings are not among them."""
 
+ELMOS: FeatureLayers = "weighted-all-and-embeddings"
+"""What ELMo mixes."""
+
 
 def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerChoice:
     """The choice of that name, for an encoder of so many layers.
@@ -95,8 +98,8 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
 class LayerMixture(nn.Module):
     """gamma * sum over layers of softmax(s)_j h_j; s starts from 0, so that all layers count alike, and gamma from 1.
 
-    The optimizer's weight decay draws s to 0 as it draws every weight: towards the plain average, as ELMo's penalty of
-    the weights does (section 3.3), and by little in a short run. Gamma, a scalar, does not decay.
+    The optimizer's weight decay acts on s, not on the weights, and at usual rates hardly at all; ELMo's penalty of the
+    weights (section 3.3) is `unmask.tasks.mixture_penalty`. Gamma, a scalar, does not decay.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -106,4 +109,15 @@ class LayerMixture(nn.Module):
 
     def forward(self, layers: Tensor) -> Tensor:
         """(tokens, hidden) from `layers` (tokens, layers, hidden)."""
-        return self.gamma * torch.einsum("j,tjh->th", torch.softmax(self.scores, 0), layers)
+        return self.gamma * torch.einsum("j,tjh->th", self.weights, layers)
+
+    @property
+    def weights(self) -> Tensor:
+        """(layers,) float32, each over 0, their sum 1; the lowest layer's first."""
+        return torch.softmax(self.scores, 0)
+
+
+def mixture_of(head: nn.Module) -> LayerMixture | None:
+    """The mixture that a head learns; None if it has none."""
+    mixture = getattr(head, "mixture", None)
+    return mixture if isinstance(mixture, LayerMixture) else None

@@ -1,8 +1,8 @@
-"""The modules that learn to tag: a classifier on each token of an encoder, or a BiLSTM on a frozen one's features.
+"""The modules that learn to tag: a classifier on each token of an encoder, or a head on a frozen one's features.
 
-Devlin et al. 2019, section 5.3. A frozen encoder never changes, so `with_features` runs it once over all rows and every
-epoch reads the result from disk. Without that column, as in `evaluate` and `predict`, the module computes the same
-features itself.
+Devlin et al. 2019, section 5.3; Peters et al. 2018, section 5.3. A frozen encoder never changes, so `with_features`
+runs it once over all rows and every epoch reads the result from disk. Without that column, as in `evaluate` and
+`predict`, the module computes the same features itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unmask.models.heads.bilstm import BiLstmHead, FeatureHead, token_outputs
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.base import TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tasks.mixture_penalty import check_mixes, penalty_counts, penalty_terms
 
 FEATURES = "features"
 """The token column that replaces the encoder's output."""
@@ -75,20 +76,30 @@ class FeatureTaggingModule(TaggingModule):
         encoder: its parameters get no gradients from now on.
         head: maps features and the sequence lengths to (tokens, labels).
         feature_layers: the layers that the head reads.
+        mixture_penalty: see `unmask.tasks.mixture_penalty`.
 
     Raises:
-        SettingsError: there are no such layers.
+        SettingsError: there are no such layers, or there is a penalty and they are not mixed.
     """
 
-    def __init__(self, encoder: Encoder, head: nn.Module, feature_layers: str) -> None:
+    def __init__(self, encoder: Encoder, head: nn.Module, feature_layers: str, mixture_penalty: float = 0.0) -> None:
         super().__init__(encoder.requires_grad_(False).eval(), head)
         self._choice = find_choice(feature_layers, encoder.settings.num_hidden_layers)
+        check_mixes(head, mixture_penalty)
+        self._mixture_penalty = mixture_penalty
 
     def train(self, mode: bool = True) -> Self:
         """As for any module, but the encoder stays in eval mode: its features are the same in every epoch."""
         super().train(mode)
         self.encoder.eval()
         return self
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `task`, and `mixture` if there is a penalty."""
+        return [*super().forward(batch), *penalty_terms(self.head, self._mixture_penalty)]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return super().counts(batch) | penalty_counts(self._mixture_penalty)
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, labels) float32, from the column `features` if the batch has it, else from the encoder."""

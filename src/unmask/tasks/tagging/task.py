@@ -2,7 +2,8 @@
 
 Every unit of a sentence, which is a word or, in KLUE-NER, a character, gets exactly one tag: that of the token which
 represents it (`unmask.tasks.tagging.windows`). Internally entity tags are BIO, whatever scheme the files use. No CRF,
-as in the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads frozen features.
+as in the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads frozen features, and with
+`feature_layers` alone a linear classifier.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
+from unmask.tasks.mixture_penalty import check_mixes
 from unmask.tasks.rows import check_columns, shown_beside
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -312,13 +314,10 @@ class Tagging(UsualTask):
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
         """See `Task`; raises ModelError for semantic roles with a causal encoder or ELMo's, unless under a BiLSTM."""
         settings, num_labels = self.settings, len(self.labels)
-        if settings.tagging_head == "bilstm":
-            if head is None:
-                dropout_prob, layers = settings.classifier_dropout, settings.feature_layers
-                head = FeatureHead(encoder.settings, num_labels, layers, dropout_prob, settings.bilstm_size)
-            return FeatureTaggingModule(encoder, head, settings.feature_layers)
+        layers, is_bilstm = settings.feature_layers or "last", settings.tagging_head == "bilstm"
         if (
-            settings.encoder_top == "none"
+            not is_bilstm
+            and settings.encoder_top == "none"
             and self.has_predicates
             and (encoder.settings.is_causal or encoder.reads_words)
         ):
@@ -328,9 +327,14 @@ class Tagging(UsualTask):
                 "named behind its sentence, where the words do not see it; take an encoder of another family, or set "
                 "task.tagging_head=bilstm or task.encoder_top=bilstm"
             )
-        return TaggingModule(
-            encoder, new_task_head(self.head_kind, encoder, num_labels, settings) if head is None else head
-        )
+        if settings.reads_features:
+            if head is None:
+                units = settings.bilstm_size if is_bilstm else None
+                head = FeatureHead(encoder.settings, num_labels, layers, settings.classifier_dropout, units)
+            return FeatureTaggingModule(encoder, head, layers, settings.mixture_penalty)
+        head = new_task_head(self.head_kind, encoder, num_labels, settings) if head is None else head
+        check_mixes(head, settings.mixture_penalty)
+        return TaggingModule(encoder, head)
 
     # Answering.
 
@@ -362,10 +366,10 @@ class Tagging(UsualTask):
 
     def remembered(self) -> dict[str, Any]:
         names = {"name", "max_length", "doc_stride", "document_context", "repair_tags"}
-        names |= {"tagging_head", "feature_layers", "bilstm_size"}
+        names |= {"tagging_head", "bilstm_size"}
         return {
             **self.settings.model_dump(include=names),
-            **self.settings.model_dump(include={"encoder_top", "units"}, exclude_defaults=True),
+            **self.settings.model_dump(include={"encoder_top", "units", "feature_layers"}, exclude_defaults=True),
             "columns": self.column_settings.model_dump(exclude_defaults=True),
         }
 

@@ -98,7 +98,8 @@ class TextTask(UsualTask, ABC, Generic[LabelT]):
         return {
             **self.settings.model_dump(include={"name", "max_length", "truncation"}),
             **self.settings.model_dump(
-                include={"encoder_top", "two_orders", "bilstm_size", "long_text", "window_pooling", "doc_stride"},
+                include={"encoder_top", "two_orders", "bilstm_size", "long_text", "window_pooling", "doc_stride"}
+                | {"feature_layers"},
                 exclude_defaults=True,
             ),
             "columns": self.files.columns.model_dump(exclude_none=True),

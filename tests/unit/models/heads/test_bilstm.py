@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.sizes import small
+from support.sizes import small, small_elmo
 from unmask.errors import SettingsError
+from unmask.models.elmo.settings import Sizes
 from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm, FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES, LayerMixture, find_choice
 
@@ -59,6 +60,7 @@ def test_mixture_by_hand() -> None:
     with torch.no_grad():
         mixture.scores.copy_(torch.tensor([0.0, math.log(2), math.log(5)]))  # weights 1/8, 2/8, 5/8
         mixture.gamma.fill_(4.0)
+    assert mixture.weights.tolist() == pytest.approx([1 / 8, 2 / 8, 5 / 8])
     expected = [4 * (1 * 1 + 2 * 3 + 5 * 5) / 8, 4 * (1 * 2 + 2 * 4 + 5 * 12) / 8]
     assert mixture(layers)[0].tolist() == pytest.approx(expected)
 
@@ -106,6 +108,7 @@ def test_dropout_stands_between_the_layers_and_repeats() -> None:
 
 def test_the_head_of_the_paper() -> None:
     head = FeatureHead(SETTINGS, 7, "concat-last-4")
+    assert head.bilstm is not None
     assert (HIDDEN_SIZE, len(head.bilstm.layers), head.num_labels) == (768, 2, 7)
     assert [layer.input_size for layer in head.bilstm.layers] == [32, 1536]
     assert (head.mixture, head.dropout_prob) == (None, SETTINGS.hidden_dropout_prob)
@@ -114,12 +117,37 @@ def test_the_head_of_the_paper() -> None:
     assert mixed.mixture.scores.shape == (5,)
 
 
-@pytest.mark.parametrize("layers", ["last", "weighted-last-4"])
-def test_a_head_is_rebuilt_from_its_state(layers: str) -> None:
+def test_without_a_bilstm_it_is_a_linear_classifier_of_a_layer() -> None:
     torch.manual_seed(0)
-    head = FeatureHead(SETTINGS, 3, layers).eval()
+    head = FeatureHead(SETTINGS, 3, "second-to-last", dropout_prob=0.5, hidden_size=None)
+    assert (head.bilstm, head.mixture) == (None, None)
+    features = torch.randn(sum(LENGTHS), 8)
+    assert torch.equal(head.eval()(features, LENGTHS), head.dense(features))
+    assert not torch.equal(head.train()(features, LENGTHS), head.dense(features))
+
+
+@pytest.mark.parametrize("layers", ["last", "weighted-all"])
+@pytest.mark.parametrize(("settings", "loses"), [(small_elmo(), True), (SETTINGS, False)], ids=["ELMo", "BERT"])
+def test_what_a_bilstm_reads_of_elmo_loses_some_to_dropout(settings: Sizes, loses: bool, layers: str) -> None:
+    torch.manual_seed(0)
+    head = FeatureHead(settings, 3, layers, dropout_prob=0.5, hidden_size=4)
+    features = torch.ones(30, *find_choice(layers, settings.num_hidden_layers).shape(settings.num_hidden_layers, 10))
+    read: list[Tensor] = []
+    assert head.bilstm is not None
+    head.bilstm = BiLstm(10, 4)
+    head.bilstm.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    head(features, (30,))
+    head.eval()(features, (30,))
+    assert [bool((values == 0).any()) for values in read] == [loses, False]
+
+
+@pytest.mark.parametrize("hidden_size", [4, None])
+@pytest.mark.parametrize("layers", ["last", "weighted-last-4"])
+def test_a_head_is_rebuilt_from_its_state(layers: str, hidden_size: int | None) -> None:
+    torch.manual_seed(0)
+    head = FeatureHead(SETTINGS, 3, layers, hidden_size=hidden_size).eval()
     with torch.device("meta"):
-        again = FeatureHead(SETTINGS, 3, layers)
+        again = FeatureHead(SETTINGS, 3, layers, hidden_size=hidden_size)
     again.load_state_dict(head.state_dict(), assign=True)
     features = torch.randn(sum(LENGTHS), *find_choice(layers, 5).shape(5, 8))
     assert torch.equal(again.eval()(features, LENGTHS), head(features, LENGTHS))
