@@ -141,6 +141,15 @@ def test_it_goes_on_from_a_model_with_its_softmax(words: tuple[str, list[str]], 
     assert torch.equal(module.encoder.blocks[1].layers[0].bias, kept.encoder.blocks[1].layers[0].bias)
 
 
+def test_a_recipe_continues_it_on_a_task_s_own_text(whole: Path, tiny_text: Path, tmp_path: Path) -> None:
+    words = [f"init_from={whole}", f"corpus={tiny_text}", "train.batch_size=8", "held_out=0.3"]
+    model = pretrain("pretrain/continued_elmo", [*words, "device=cpu", "precision=fp32"], out=tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    before = json.loads((whole / "results.json").read_text())
+    assert results["lm_loss"] < before["lm_loss"]
+    assert load_model(model).softmax is not None
+
+
 def test_a_checkpoint_of_a_continued_run_holds_its_model(
     words: tuple[str, list[str]], whole: Path, tmp_path: Path, unmask: Callable[..., Any]
 ) -> None:

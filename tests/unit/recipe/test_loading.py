@@ -47,7 +47,7 @@ def test_beside_a_store_a_tokenizer_is_checked_all_the_same(tokenizer: str, tmp_
         load_pretrain_recipe(str(path))
 
 
-@pytest.mark.parametrize("name", ["continued", "continued_electra", "continued_electra_short"])
+@pytest.mark.parametrize("name", ["continued", "continued_electra", "continued_electra_short", "continued_elmo"])
 def test_a_recipe_that_continues_from_a_model_requires_it(name: str) -> None:
     for words in ([], ["init_from="], ["init_from=null"]):
         with pytest.raises(SettingsError, match=rf"^pretrain/{name} continues from a model: give init_from=MODEL"):
