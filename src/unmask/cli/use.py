@@ -35,11 +35,13 @@ Layers = Annotated[
     str,
     typer.Option(
         "--layers",
-        help="embeddings, second-to-last, last, weighted-last-4, concat-last-4, weighted-all "
+        help="embeddings, layer-1 and so on, second-to-last, last, weighted-last-4, concat-last-4, weighted-all "
         "or weighted-all-and-embeddings",
     ),
 ]
-OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
+OneVectorLayers = Annotated[
+    str, typer.Option("--layers", help="embeddings, layer-1 and so on, second-to-last, last or concat-last-4")
+]
 _INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv, txt or conll"
 Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean, max or mean-with-special")]
 OneVectorPool = Annotated[

@@ -158,7 +158,7 @@ class MaskRequest(TextsRequest):
 
 
 class FeaturesRequest(TextsRequest):
-    layers: Name = Field(default="last", description="embeddings, second-to-last, last or concat-last-4")
+    layers: Name = Field(default="last", description="embeddings, layer-N, second-to-last, last or concat-last-4")
     pool: Name | None = Field(
         default=None, description="mean, max, cls or mean-with-special; as the model has it, or mean, where left out"
     )

@@ -162,9 +162,9 @@ class TaskSettings(Settings):
     """Units of each direction of the BiLSTM, also that of `encoder_top`; the paper's 768 whatever the encoder. Fewer
     are faster for a small encoder."""
     feature_layers: str | None = None
-    """What is read of a frozen encoder that tags, or of an ELMo that classifies texts: embeddings, second-to-last,
-    last, weighted-last-4, concat-last-4, weighted-all, or weighted-all-and-embeddings (ELMo, section 3.2). Null: last
-    in tagging, all that ELMo mixes in classifying."""
+    """What is read of a frozen encoder that tags, or of an ELMo that classifies texts: embeddings, layer-1 and so on,
+    second-to-last, last, weighted-last-4, concat-last-4, weighted-all, or weighted-all-and-embeddings (ELMo, section
+    3.2). Null: last in tagging, all that ELMo mixes in classifying."""
     mixture_penalty: float = Field(default=0.0, ge=0)
     """Of a weighted mixture of layers, lambda in the loss's lambda * ||w||^2 (ELMo, section 3.3: 1 keeps the weights
     nearly alike, .001 lets them differ)."""

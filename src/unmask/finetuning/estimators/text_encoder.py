@@ -30,7 +30,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
 
     Args:
         model: directory of a pre-trained model, or of the run that made it.
-        layers: "embeddings", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
+        layers: "embeddings", "layer-N", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
         pool: "mean", "max", "cls" or "mean-with-special": how the tokens of a text become one vector; "cls" is the
             first token's, or the last one's of a causal model. None: as sentence-transformers saved it, or "mean".
         normalise: True divides each vector by its length.

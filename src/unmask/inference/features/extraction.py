@@ -79,7 +79,7 @@ def load_feature_model(
 
     Args:
         model: its directory, or that of the run that made it.
-        layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
+        layers: a name of `unmask.models.heads.layer_mixture.find_choice`.
         columns: a table's columns for `text`, `text_a` and `text_b`, or `tokens`; and for `id`; such as
             `{"text": "sentence"}`. One that is not named is the one that a fine-tuned model remembers, or has that very
             name.

@@ -49,7 +49,7 @@ def embed(
     Args:
         model: a model's directory, that of the run that made it, or a model from
             `unmask.load_embedder` (which has its own layers, device and precision).
-        layers: `embeddings`, `second-to-last`, `last` (None) or `concat-last-4`.
+        layers: `embeddings`, `layer-N`, `second-to-last`, `last` (None) or `concat-last-4`.
         pool: `mean`, `max`, `cls` or `mean-with-special`; None: as sentence-transformers has saved it, else `mean`.
         normalise: True divides each by its length; the embedding of a text without a token stays zero.
         device: `auto` (None), `cpu` or `cuda`.
@@ -181,7 +181,8 @@ def _open(
     given: dict[str, Any] = {"layers": layers, "device": device, "precision": precision}
     if isinstance(model, FeatureModel):
         refuse_options(model, **given)
-        choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
+        # A single layer by its number is none of them, and may be read.
+        choose_layers(next((name for name, choice in CHOICES.items() if choice == model.choice), "last"), model)
         return model
     return load_embedder(model, columns=columns, **{name: value for name, value in given.items() if value is not None})
 

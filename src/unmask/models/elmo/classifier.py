@@ -34,7 +34,7 @@ class ElmoClassifier(nn.Module):
         num_labels: 1 for a regression.
         dropout_prob: on the mixture, or the layers in its place, and before the classifier; None takes the encoder's.
         bilstm_size: units of each direction of the BiLSTM; None: there is none.
-        feature_layers: what is read of the encoder, a key of `unmask.models.heads.layer_mixture.CHOICES`.
+        feature_layers: what is read of the encoder, a name of `unmask.models.heads.layer_mixture.find_choice`.
 
     Raises:
         SettingsError: no such layers, or the encoder has too few.

@@ -71,7 +71,7 @@ class FeatureHead(nn.Module):
     float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
-        feature_layers: a key of `CHOICES`.
+        feature_layers: a name of `find_choice`.
         dropout_prob: between the layers of the BiLSTM and before the classifier, and of ELMo on what the BiLSTM reads
             (Peters et al. 2018, section 3.3); None takes the encoder's.
         hidden_size: units of each direction of the BiLSTM; None: there is none.

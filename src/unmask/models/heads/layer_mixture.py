@@ -1,7 +1,7 @@
 """Which hidden states are features, and the mixture of layers that is learned with a head.
 
-The six choices of Devlin et al. 2019, Table 7; the mixture is ELMo's (Peters et al. 2018, section 3.2), and so is the
-seventh choice, in which the token layer has a weight too.
+The six choices of Devlin et al. 2019, Table 7, and any single layer; the mixture is ELMo's (Peters et al. 2018, section
+3.2), and so is the choice in which the token layer has a weight too.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
     """The choice of that name, for an encoder of so many layers.
 
     Args:
+        name: a key of `CHOICES`, or `layer-N`, the N-th layer from 1.
         mixes: False where each token needs one vector, and there is no head that a mixture is learned with.
 
     Raises:
         SettingsError: there is no such choice, or it does not fit.
     """
-    known: dict[str, LayerChoice] = dict(CHOICES.items())
+    layers = {f"layer-{n}": LayerChoice(slice(n, n + 1), min_layers=n) for n in range(1, num_hidden_layers + 1)}
+    known: dict[str, LayerChoice] = {**dict(CHOICES.items()), **layers}
     fitting = [key for key, its in known.items() if its.min_layers <= num_hidden_layers and (mixes or not its.mixed)]
     if str(name) not in known:
         raise SettingsError(f"no feature layers {name!r}: {nearest(str(name), fitting).removeprefix('; ')}")

@@ -126,7 +126,7 @@ def with_features(
     Args:
         encoded: the encoder runs once on every row.
         encoder: on `device`, in eval mode.
-        feature_layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
+        feature_layers: a name of `unmask.models.heads.layer_mixture.find_choice`.
         path: a `.npy` file to write, float32, one row per token in the order of `encoded`; its folder is created, an
             existing file is replaced. It must stay as long as the examples are used.
 

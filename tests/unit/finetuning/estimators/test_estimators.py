@@ -270,7 +270,7 @@ def test_an_encoder_gives_the_embeddings(tiny_model: Path) -> None:
     vectors = encoder.fit_transform(np.array(TEXTS))
     assert (vectors.shape, vectors.dtype) == ((12, 32), np.float32)
     assert np.array_equal(vectors, embed(tiny_model, TEXTS, pool="max", normalise=False))
-    unmixed = "choose one of embeddings, second-to-last, last$"
+    unmixed = "choose one of embeddings, second-to-last, last, layer-1, layer-2$"
     mixed = "layers=weighted-all: the weights of such a mixture are learned with a head, and here is none"
     few = "concat-last-4 needs 4 layers and the model has 2"
     for layers, message in (("concat-last-4", few), ("weighted-all", mixed)):

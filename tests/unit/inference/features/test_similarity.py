@@ -52,8 +52,9 @@ def test_embeddings_have_length_one_unless_as_they_are(tiny_model: Path) -> None
     raw = embed(tiny_model, CORPUS[:2], normalise=False)
     np.testing.assert_allclose(raw[1], plain_embedding(tiny_model, CORPUS[1]), atol=1e-5)
     assert embed(tiny_model, []).shape == (0, 32)
-    opened = load_feature_model(tiny_model, "embeddings")
-    np.testing.assert_array_equal(embed(opened, CORPUS[:2]), embed(tiny_model, CORPUS[:2], layers="embeddings"))
+    for layers in ("layer-1", "embeddings"):
+        opened = load_feature_model(tiny_model, layers)
+        np.testing.assert_array_equal(embed(opened, CORPUS[:2]), embed(tiny_model, CORPUS[:2], layers=layers))
     for name, value in {"layers": "concat-last-4", "device": "tpu", "precision": "bf16"}.items():
         with pytest.raises(SettingsError, match=f"^{name}={value}: a loaded FeatureModel has its {name}: load its dir"):
             embed(opened, CORPUS[:2], **{name: value})  # type: ignore[arg-type]
@@ -210,7 +211,7 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     for columns, told in (({}, r"q\.csv:2: no column 'tokens'"), ({"text": "query"}, r"c\.csv:2: no column 'query'")):
         with pytest.raises(InputError, match=rf"{told}.* {one_name}$"):
             compare(tiny_model, [], asked, among, columns=columns)
-    unmixed = "one of embeddings, second-to-last, last$"  # what two layers give, and no mixture
+    unmixed = "one of embeddings, second-to-last, last, layer-1, layer-2$"  # what two layers give, and no mixture
     for layers, told in (
         ("weighted-all", "layers=weighted-all: the weights of such a mixture are learned .*, and here is none"),
         ("weighted-last-4", "layers=weighted-last-4: the weights"),
