@@ -18,7 +18,7 @@ from unmask.batch import pack
 from unmask.errors import InputError, ModelError
 from unmask.inference.onnx_model import on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
-from unmask.io.encodings import is_text, read_utf8_lines
+from unmask.io.encodings import is_text, normalized, read_utf8_lines
 from unmask.io.paths import is_onnx, model_directory
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
@@ -152,9 +152,11 @@ class MaskFiller:
         )
 
     def find_tokens(self, words: Iterable[str]) -> list[int]:
-        """The ids of all tokens that read as one of some words, blanks around them aside; a word may have none."""
+        """The ids of all tokens that read as one of some words, composed or not, blanks around them aside; a word may
+        have none."""
         known = self.tokenizer.tokens_by_word
-        return sorted({token for word in words for token in known.get(word.strip() or word, ())})
+        forms = (form for word in words for form in (word, normalized("NFC", word)))
+        return sorted({token for form in forms for token in known.get(form.strip() or form, ())})
 
     @torch.inference_mode()
     def answer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ def draw(page: Any, address: str, figure: str) -> None:
     page.goto(address)
     page.locator(".answer svg").wait_for()
     page.evaluate(f"""async () => {{
-      const {{ grid, lines, links }} = await import("/page/figures.js");
+      const {{ bars, flow, grid, lines, links }} = await import("/page/figures.js");
       const {{ render }} = await import("/page/vendor/preact.js");
       const place = document.createElement("div");
       place.className = "answer";
@@ -69,6 +71,21 @@ def test_a_long_token_is_cut_to_its_side(address: str, browser: Any) -> None:
     draw(page, address, f'links([{{ text: "{LONG}" }}, {{ text: "sea" }}], [[1, 0], [0, 1]], 0.1, 320, "links")')
     assert page.evaluate(OUTSIDE) == []
     assert page.locator("g > title").first.text_content() == LONG
+    page.close()
+
+
+@pytest.mark.parametrize("character", [unicodedata.normalize("NFD", "한"), "👨\u200d👩\u200d👧"])
+def test_a_cut_is_between_characters(address: str, browser: Any, character: str) -> None:
+    page, label = browser.new_page(), json.dumps(character * 40)
+    for figure, drawn in (
+        (f'bars([{{ label: {label}, values: [0.5] }}], 300, "bars")', ".answer text >> nth=0"),
+        (f'links([{{ text: {label} }}], [[1]], 0.1, 320, "links")', ".answer text >> nth=0"),
+        (f'flow([{{ text: {label} }}], 300, "flow")', ".answer text"),
+    ):
+        draw(page, address, figure)
+        parts = [part for text in page.locator(drawn).all_text_contents() for part in text.split("…")]
+        assert len(parts) > 1
+        assert not any(part.replace(character, "") for part in parts), parts
     page.close()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -83,6 +85,13 @@ def test_words_that_are_asked_for_have_the_scores_of_the_whole_list(tmp_path: Pa
     assert filler.answer([text], 1, filler.find_tokens(asked)) == [expected]
     assert {answer["mask"] for answer in expected} == {0, 1}
     assert filler.answer([text], 1, filler.find_tokens(["absent"])) == [[]]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_word_is_found_however_it_is_composed(tmp_path: Path, form: Literal["NFC", "NFD"]) -> None:
+    filler = MaskFiller(save_bert(tmp_path / "model", ["서울 사람이 간다"] * 9, masked_lm=True))
+    [found] = filler.find_tokens([unicodedata.normalize(form, "서울")])
+    assert filler.tokenizer.token_strings[found] == "서울"
 
 
 def test_special_tokens_fill_no_blank_unless_they_are_asked_for(tiny_model: Path) -> None:

@@ -11,18 +11,23 @@ export function widthOf(text, size = 15) {
   return measured.measureText(text).width;
 }
 
+const segmenter = new Intl.Segmenter();
+
+/** A text in what a reader takes for characters: a syllable of several letters, or an emoji of several signs, is one. */
+const charactersOf = (value) => Array.from(segmenter.segment(value), (each) => each.segment);
+
 /** A text, cut with an ellipsis to a width. */
 function fit(value, wide, size = 15) {
   if (widthOf(value, size) <= wide) return value;
-  let kept = value;
-  while (kept && widthOf(`${kept}…`, size) > wide) kept = kept.slice(0, -1);
-  return `${kept}…`;
+  const kept = charactersOf(value);
+  while (kept.length && widthOf(`${kept.join("")}…`, size) > wide) kept.pop();
+  return `${kept.join("")}…`;
 }
 
 /** A text, cut in its middle to a width: long answers often begin alike. */
 function fitEnds(value, wide, size = 15) {
   if (widthOf(value, size) <= wide) return value;
-  const characters = [...value];
+  const characters = charactersOf(value);
   for (let kept = characters.length - 1; kept > 0; kept--) {
     const begin = Math.ceil(kept / 2);
     const cut = `${characters.slice(0, begin).join("")}…${characters.slice(characters.length - kept + begin).join("")}`;
@@ -77,7 +82,7 @@ export function bars(rows, width, label, names = []) {
 /** A piece of `flow` in parts that are no wider than a line; what belongs to it as a whole stays at the first. */
 function partsOf(piece, width) {
   const parts = [""];
-  for (const character of widthOf(piece.text) > width ? piece.text : [piece.text]) {
+  for (const character of widthOf(piece.text) > width ? charactersOf(piece.text) : [piece.text]) {
     if (parts.at(-1) && widthOf(parts.at(-1) + character) > width) parts.push("");
     parts[parts.length - 1] += character;
   }
