@@ -27,6 +27,7 @@ from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.engine.asks import ModelFacts, Unloadable
 from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
+from unmask.tasks.tagging.task import Tagging
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
 
@@ -145,6 +146,8 @@ class ServedModel:
                 entry |= {"multi_label": True, "thresholds": task.label_thresholds}
             if task.text_columns:
                 entry["columns"] = task.text_columns
+            if isinstance(task, Tagging):
+                entry["units"] = "characters" if task.tags_characters else "words"
         if "fill-mask" in self.endpoints:
             entry["mask_token"] = self.masks.mask_token
         if "checkpoints" in self.endpoints:

@@ -20,7 +20,8 @@ def decode_sentences(
     """`tokens`, `tags` as predicted, and `entities` with the mean probability of their units.
 
     If a token covers several units, its tag applies to the first, and the others continue its entity. A unit without a
-    token is O, or part of the entity around it; if the tags are not BIO, it has the tag of the unit before.
+    token is O, or part of the entity around it unless it is a line break; if the tags are not BIO, it has the tag of
+    the unit before.
 
     Args:
         encoded: these same examples, with the alignment of `encode_sentences`.
@@ -31,7 +32,10 @@ def decode_sentences(
     scores, best = torch.softmax(outputs.float(), -1).max(-1)
     answering = np.flatnonzero(encoded.alignment["num_units"])
     numbers = np.repeat(encoded.examples, encoded.lengths)[answering].tolist()
-    tags: list[list[str | None]] = [[None] * len(example.units) for example in examples]
+    ends_entities = ("\r", "\n") if of_entities else ()
+    tags: list[list[str | None]] = [
+        [OUTSIDE if word in ends_entities else None for word in example.words] for example in examples
+    ]
     probabilities: list[list[float | None]] = [[None] * len(example.units) for example in examples]
     for number, unit, num_units, label, score in zip(
         numbers,

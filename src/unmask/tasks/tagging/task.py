@@ -206,8 +206,7 @@ class Tagging(UsualTask):
     def _load(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
         for row in read_file(path, self.data_set, counts.note, self.columns):
-            example = self._read(row, needs_tags=not unlabelled)
-            self._warn_of_words(example)
+            example = self._in_units(self._read(row, needs_tags=not unlabelled))
             if example.tags is not None:
                 tags, num_repaired = bio_tags(row, example.tags, scheme, self.settings.repair_tags)
                 counts.note("tags that broke their scheme and were repaired", num_repaired)
@@ -227,23 +226,27 @@ class Tagging(UsualTask):
             raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
 
     def read(self, row: Row) -> TaggingExample:
-        """See `Task`: `tokens`, or a `text`, which is cut into words, or for KLUE-NER into characters."""
-        example = self._read(row, labelled=False)
-        self._warn_of_words(example)
-        return example
+        """See `Task`: `tokens`, or a `text`, which is cut into words, or for KLUE-NER into characters; there `tokens`
+        that are words are read as the text that they make, joined by blanks."""
+        return self._in_units(self._read(row, labelled=False))
 
-    def _warn_of_words(self, example: TaggingExample) -> None:
-        words = [word for word in example.words if len(word) > 1]
-        if "words" in self.warned or not self.tags_characters or not words or 2 * len(words) < len(example.units):
-            return
-        self.warned.add("words")
-        logger.warning(
-            "%s: words, such as %r, and characters are tagged here (by task.units=characters, or as in klue-ner): each "
-            "word gets the tag of its first token. Give a text in a field `text`, or all its characters, blanks too, "
-            "in `tokens`, and tags of characters",
-            example.source,
-            words[0],
-        )
+    def _in_units(self, example: TaggingExample) -> TaggingExample:
+        """The example in characters where these are tagged and it has words, unless these have tags; warns of such."""
+        words = [word for word in example.words if len(word) > 1] if self.tags_characters else []
+        if not words or 2 * len(words) < len(example.units):
+            return example
+        stays = example.tags is not None or example.predicate is not None
+        if "words" not in self.warned:
+            self.warned.add("words")
+            what = "each word gets the tag of its first token" if stays else "the tags are those of their text"
+            logger.warning(
+                "%s: words, such as %r, and characters are tagged here (by task.units=characters, or as in klue-ner): "
+                "%s. Give a text in a field `text`, or all its characters, blanks too, in `tokens`, and tags of "
+                "characters",
+                *(example.source, words[0], what),
+            )
+        places = range(len(example.text))
+        return example if stays else replace(example, units=tuple((place, place + 1) for place in places))
 
     @property
     def id_column(self) -> str:

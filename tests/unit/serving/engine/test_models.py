@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.untrained import save_discriminator, save_masked_lm
+from support.untrained import save_discriminator, save_masked_lm, save_task_model
 from unmask.corpus import segmenters
 from unmask.errors import SettingsError
 from unmask.finetuning.run import save_finetuned
@@ -100,6 +100,14 @@ def test_a_model_of_any_number_of_labels_says_so(tiny_model: Path, tmp_path: Pat
     save_finetuned(task.module(encoder), task, load_tokenizer(tiny_model), tmp_path)
     described = open_model("its", tmp_path, "fp32").facts().description
     assert (described["multi_label"], described["thresholds"]) == (True, {"n": 0.5, "y": 0.3})
+
+
+@pytest.mark.parametrize("units", ["words", "characters"])
+def test_a_model_of_tags_says_of_what(tiny_model: Path, tmp_path: Path, units: str) -> None:
+    model = save_task_model(
+        tmp_path / "model", tiny_model, name="tagging", labels=["O", "B-X", "I-X"], max_length=24, units=units
+    )
+    assert open_model("its", model, "fp32").facts().description["units"] == units
 
 
 class Slow(ServedModel):

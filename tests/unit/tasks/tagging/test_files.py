@@ -234,7 +234,8 @@ def test_words_where_characters_are_tagged_are_told(tmp_path: Path, caplog: pyte
     assert not caplog.text
     task = tagging_task(name="klue-ner", labels=None)
     for _ in range(2):  # two requests to a server
-        list(task.read_all(rows))
+        read = list(task.read_all(rows))
+    assert read[0].words == [*"이순신은 나 조선의 왔다"], "as the text that they make"
     assert (
         caplog.text.count("x:1: words, such as '이순신은', and characters are tagged here") == len(caplog.records) == 1
     )

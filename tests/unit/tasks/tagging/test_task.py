@@ -108,6 +108,15 @@ def test_tokens_spread_their_tag_over_their_characters(tokenizer: TextTokenizer)
     assert decoded["entities"] == [{"label": "PS", "start": 0, "end": 6, "text": "man 가나", "score": mean}]
 
 
+@pytest.mark.parametrize("between", ["\n", " \r\n "])
+def test_an_entity_ends_with_its_line(tokenizer: TextTokenizer, between: str) -> None:
+    example = KLUE.read(Row({"text": f"man man{between}man"}, "x:1"))
+    encoded = KLUE.encode([example], tokenizer, ExampleCounts())
+    (decoded,) = KLUE.decode([example], encoded, logits_for(encoded, KLUE, ["B-PS", "I-PS", "I-PS"]))
+    assert [one["text"] for one in decoded["entities"]] == ["man man", "man"]
+    assert decoded["tags"][7:-3] == ["O"] * len(between)
+
+
 words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "가나다", "X.", "a\u00a0b"]), max_size=40)
 
 
