@@ -87,6 +87,23 @@ def test_words_carry_the_label(client: TestClient, method: str) -> None:
     assert any(seen["weights"])
 
 
+def test_words_have_their_places_in_their_text(labellers: dict[str, Path]) -> None:
+    app = app_of(open_models([f"{name}={path}" for name, path in labellers.items()], "fp32"))
+    first, second = "Ada  wrote 최악이다😡", "a warm letter"
+    with TestClient(app, raise_server_exceptions=False) as client:
+        for model, given in (("single", {"text": first}), ("pair", {"premise": first, "hypothesis": second})):
+            seen = ask(client, model, "words", input=given)
+            tokens, offsets, texts = seen["tokens"], seen["offsets"], [first, first, second]
+            for token, place in zip(tokens, offsets, strict=True):
+                if place is None:
+                    texts.pop(0)  # a special token ends one
+                    assert token in ("[CLS]", "[SEP]")
+                else:
+                    piece = texts[0][slice(*place)]
+                    assert piece == "최악이다😡" if token == "[UNK]" else piece.lower() == token.removeprefix("##")
+            assert (tokens.count("[UNK]"), offsets.count(None)) == (1, 2 + (model == "pair"))
+
+
 def test_an_answer_s_place_is_seen(client: TestClient) -> None:
     seen = ask(client, "qa", "spans", question="Where did Ada write?", context="Ada wrote a warm paper in Bath")
     assert len(seen["starts"]) == len(seen["begins"]) == len(seen["stops"])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.inference.example_sets import ExampleSet
+from unmask.inference.features.inputs import FeatureInput, tokenize
 from unmask.inference.inspection import (
     NUM_STEPS,
     answers_of_layers,
@@ -75,13 +76,20 @@ def layers(masks: MaskUse, text: str, top_k: int) -> Work:
 
 
 def words(task: TaskUse, fields: dict[str, Any], method: Literal["erasure", "integrated_gradients"]) -> Work:
-    """Which tokens the label of a text rests on."""
-    encoded = read_for_weighing(task.predictor, Row(fields, "input"), method, MOST_WEIGHED)
+    """Which tokens the label of a text rests on, and their `offsets` in their text; None of special tokens around."""
+    row, tokenizer = Row(fields, "input"), task.predictor.tokenizer
+    encoded = read_for_weighing(task.predictor, row, method, MOST_WEIGHED)
+    [example] = task.predictor.task.read_all([row])
+    first, second = (*example.texts, None)[:2]
+    [its] = tokenize([FeatureInput(first, second, None, None, row.source)], tokenizer)
+    places = {"A": its.offsets[: its.num_first], "B": its.offsets[its.num_first :]}
+    template = tokenizer.template.single if second is None else tokenizer.template.pair
+    offsets = [place for piece in template for place in places.get(piece.text, [None] * len(piece.ids))]
 
     def look() -> dict[str, Any]:
         found = weigh_tokens(task.predictor, encoded, method)
-        tokens = show_tokens(task.predictor.tokenizer, encoded.input_ids.tolist())
-        return {**vars(found), "tokens": tokens, "weights": found.weights.tolist()}
+        tokens = show_tokens(tokenizer, encoded.input_ids.tolist())
+        return {**vars(found), "tokens": tokens, "offsets": offsets, "weights": found.weights.tolist()}
 
     num_tokens = len(encoded.input_ids)
     return _work(num_tokens, look, num_tokens * (num_tokens if method == "erasure" else NUM_STEPS))
