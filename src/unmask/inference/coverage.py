@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from unmask.tasks.base import ExampleCounts
+from unmask.tokenization.offsets import align
 from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
@@ -16,6 +19,18 @@ logger = logging.getLogger("unmask")
 MOST_UNKNOWN, MANY_UNKNOWN = 0.05, 3
 """Share of unknown tokens above which a warning says that the vocabulary does not cover the texts, and the least number
 of them: one strange word says nothing of a language."""
+
+_LONGEST = 40
+"""Characters of an example."""
+
+_OF_CHARACTERS = (
+    "A word with a character that the vocabulary lacks is lost whole: put a blank between, or take a model whose "
+    "tokenizer was made for such texts"
+)
+_OF_A_LANGUAGE = (
+    "Is the tokenizer one of another language? Take a model whose tokenizer was made for such texts, or train one "
+    "(`unmask tokenizer train`)"
+)
 
 WARNED_OF: set[str] = set()
 """Fingerprints of the tokenizers that this process has warned of: every fold of a cross-validation opens them again."""
@@ -30,45 +45,96 @@ class Coverage:
         name: what the warning calls the texts.
         tokens: of the texts, each as often as a model reads it; the special tokens around them do not count.
         unknown: how many of them are `[UNK]`.
+        lost: how many texts have no other token.
     """
 
     tokenizer: Tokenizer
     name: str
     tokens: int = 0
     unknown: int = 0
+    lost: int = 0
+    _lost: str = ""  # the first of these
     _has_warned: bool = False
 
-    def add(self, input_ids: NDArray[np.int32]) -> None:
+    def add(self, input_ids: NDArray[np.int32], bounds: ArrayLike, texts: Sequence[str]) -> None:
         """Counts the tokens of rows; warns where `MANY_UNKNOWN` are unknown, and over `MOST_UNKNOWN` of all, once
-        of each tokenizer."""
+        of each tokenizer.
+
+        Args:
+            input_ids: of the rows, one after another.
+            bounds: where each row begins.
+            texts: that the rows are of, for an example in the warning.
+        """
         if self.tokenizer.unk_id is None:
             return
-        special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
-        self.tokens += int((~np.isin(input_ids, special_ids)).sum())
-        self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
+        is_unknown: NDArray[np.bool_] = input_ids == self.tokenizer.unk_id
+        is_own = ~np.isin(input_ids, self.tokenizer.special_ids) | is_unknown
+        self.tokens += int(is_own.sum())
+        if not is_unknown.any():
+            return
+        self.unknown += int(is_unknown.sum())
+        if lost := _num_lost(is_own, is_unknown, np.asarray(bounds)):
+            self.lost += lost
+            self._lost = self._lost or self._example(texts, is_lost=True)[:_LONGEST]
         is_much = self.unknown >= MANY_UNKNOWN and self.unknown > MOST_UNKNOWN * self.tokens
         if is_much and not self._has_warned:
             self._has_warned = True
             if (vocabulary := self.tokenizer.fingerprint()) in WARNED_OF:
                 return
             WARNED_OF.add(vocabulary)
+            example = self._example(texts)
             logger.warning(
-                "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and all "
-                "such tokens are the same to the model. Is the tokenizer one of another language? Take a model whose "
-                "tokenizer was made for such texts, or train one (`unmask tokenizer train`)",
+                "%s: %.0f %% of the tokens (%s of %s) are %s%s: the vocabulary does not cover these texts, and all "
+                "such tokens are the same to the model. %s",
                 self.name,
                 100 * self.unknown / self.tokens,
                 f"{self.unknown:,}",
                 f"{self.tokens:,}",
                 self._unknown_token,
+                f", such as {example[:_LONGEST]!r}" if example else "",
+                _OF_CHARACTERS if self._knows_some_of(example) else _OF_A_LANGUAGE,
             )
 
     def note(self, counts: ExampleCounts) -> None:
-        """Adds the number of unknown tokens to the summary of `counts`; it is no reason of its own to warn."""
+        """Adds to the summary of `counts` the number of unknown tokens, which is no reason of its own to warn; and
+        where there was no warning of the tokenizer, how many texts have no other token, which is."""
         if self.unknown:
             counts.unknown = f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
+        if self.lost and self.tokenizer.fingerprint() not in WARNED_OF:
+            example = f", such as {self._lost!r}" if self._lost else ""
+            counts.note(f"texts of {self._unknown_token} alone{example}, all the same to the model", self.lost)
+
+    def _example(self, texts: Sequence[str], is_lost: bool = False) -> str:
+        """The first unknown piece of some texts, or the first text of such pieces alone; empty if none has any."""
+        for text in texts:
+            [its] = align(self.tokenizer, [text])
+            unknown = [place for place, token in enumerate(its.ids) if token == self.tokenizer.unk_id]
+            if is_lost and 0 < len(unknown) == len(its.ids):
+                return text
+            if unknown and not is_lost:
+                return text[its.starts[unknown[0]] : its.ends[unknown[0]]]
+        return ""
+
+    def _knows_some_of(self, piece: str) -> bool:
+        """Whether a piece that is unknown has letters that are known by themselves."""
+        letters = [character for character in piece if character.isalpha()]
+        return any(ids and self.tokenizer.unk_id not in ids for ids in self.tokenizer.encode_batch(letters))
+
+    def add_texts(self, encoded: Sequence[Sequence[int]], texts: Sequence[str]) -> None:
+        """The same of texts by themselves."""
+        ids = np.fromiter(chain.from_iterable(encoded), np.int32)
+        self.add(ids, np.cumsum([0, *map(len, encoded)]), texts)
 
     @property
     def _unknown_token(self) -> str:
         unknown = self.tokenizer.unk_id
         return "" if unknown is None else self.tokenizer.token_strings[unknown]
+
+
+def _num_lost(is_own: NDArray[np.bool_], is_unknown: NDArray[np.bool_], bounds: NDArray[np.int64]) -> int:
+    """How many texts have unknown tokens alone; special tokens divide a row into texts."""
+    begins = ~is_own
+    begins[bounds[bounds < len(begins)]] = True
+    number = begins.cumsum()  # of the text that a token is in
+    own, unknown = (np.bincount(number[each], minlength=number[-1] + 1) for each in (is_own, is_unknown))
+    return int(((own > 0) & (own == unknown)).sum())

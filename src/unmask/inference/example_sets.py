@@ -152,7 +152,7 @@ def encode_sets(
 
     def encode(part: list[Example]) -> ExampleSet:
         encoded = task.encode(part, tokenizer, counts, num_segments)
-        coverage.add(encoded.input_ids)
+        coverage.add(encoded.input_ids, encoded.bounds, [text for example in part for text in example.texts])
         return ExampleSet(part, encoded)
 
     yield from map_ahead(encode, in_sets(examples, min(most, set_size(task)), characters_of), device)

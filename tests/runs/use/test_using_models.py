@@ -206,7 +206,7 @@ def test_a_vocabulary_of_another_language_is_told_at_every_use(
     words = task_models.words("classification", data, f"data.dev={data}")
     train = ("finetune", "finetune/classification", *words, "--out", "run")
     uses = [("evaluate", model, "--data", data), ("predict", model, data), ("features", model, data, "--out", "f")]
-    told = "75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts"
+    told = "75 % of the tokens (3 of 4) are [UNK], such as '국민': the vocabulary does not cover these texts"
     caplog.set_level(logging.INFO, "unmask")
     for command in (train, *uses):
         caplog.clear()

@@ -105,7 +105,8 @@ def input_sets(
     def encode(part: list[FeatureInput]) -> InputSet:
         tokens = checked_tokens(model, part) if pool == "none" else tokenize(part, model.tokenizer)
         kept, rows = maker.rows(part, tokens, counts)
-        coverage.add(rows.input_ids)
+        texts = [text for given in part for text in (given.text_a, given.text_b) if text]
+        coverage.add(rows.input_ids, rows.bounds, texts)
         return InputSet(part, kept, rows)
 
     return map_ahead(encode, in_sets(inputs, length=length), model.compute.device)

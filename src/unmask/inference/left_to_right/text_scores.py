@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unmask.errors import ModelError, SettingsError
 from unmask.inference.answer_lines import beside_input
 from unmask.inference.coverage import Coverage
@@ -56,8 +54,9 @@ def score_texts(
     for rows in in_sets(refusing_header(read_inputs(as_files(data)), {column}), _MOST_TEXTS):
         for row in rows:
             choose_layout([column], row, lambda name: (name,), "--column text=...")
-        encoded = loaded.tokenizer.encode_batch([checked_text(row[column], column, row.source) for row in rows])
-        coverage.add(np.array([token for ids in encoded for token in ids], dtype=np.int32))
+        texts = [checked_text(row[column], column, row.source) for row in rows]
+        encoded = loaded.tokenizer.encode_batch(texts)
+        coverage.add_texts(encoded, texts)
         sequences = [[*loaded.prefix, *ids] or [0] for ids in encoded]
         counts.examples += len(rows)
         counts.empty += sum(not ids for ids in encoded)

@@ -20,6 +20,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -111,7 +112,7 @@ class ZeroShot:
         coverage = Coverage(self.model.tokenizer, str(path))
         for part in in_sets(self._examples(path, counts, unlabelled), _MOST_EXAMPLES):
             encoded = [self.model.tokenizer.encode_batch(_texts(example)) for example in part]
-            coverage.add(np.array([token for texts in encoded for ids in texts for token in ids], dtype=np.int32))
+            coverage.add_texts([*chain.from_iterable(encoded)], [text for one in part for text in _texts(one)])
             counts.examples += len(part)
             counts.empty += sum(not any(texts) for texts in encoded)
             yield part
