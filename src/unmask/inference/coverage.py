@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,8 @@ from unmask.tokenization.offsets import align
 from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
+
+TokenIds = Sequence[int] | NDArray[Any]
 
 MOST_UNKNOWN, MANY_UNKNOWN = 0.05, 3
 """Share of unknown tokens above which a warning says that the vocabulary does not cover the texts, and the least number
@@ -120,10 +122,16 @@ class Coverage:
         letters = [character for character in piece if character.isalpha()]
         return any(ids and self.tokenizer.unk_id not in ids for ids in self.tokenizer.encode_batch(letters))
 
-    def add_texts(self, encoded: Sequence[Sequence[int]], texts: Sequence[str]) -> None:
+    def add_texts(self, encoded: Sequence[TokenIds], texts: Sequence[str]) -> None:
         """The same of texts by themselves."""
-        ids = np.fromiter(chain.from_iterable(encoded), np.int32)
+        ids = np.concatenate([np.zeros(0, np.int32), *(np.asarray(each, np.int32) for each in encoded)])
         self.add(ids, np.cumsum([0, *map(len, encoded)]), texts)
+
+    def of_each(self, encoded: Sequence[TokenIds]) -> list[int] | None:
+        """How many tokens of each of some texts are unknown, added to nothing; None where the tokenizer has no unknown
+        token."""
+        unknown = self.tokenizer.unk_id
+        return None if unknown is None else [int(np.count_nonzero(np.asarray(ids) == unknown)) for ids in encoded]
 
     @property
     def _unknown_token(self) -> str:

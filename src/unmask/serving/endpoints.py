@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
@@ -52,8 +51,10 @@ async def ask(request: Request, name: str, endpoint: str, reader: str, *argument
 
 
 def _answer(name: str, reply: Reply, predictions: list[Any]) -> Answer:
-    left_out = reply.left_out
-    return Answer(model=name, predictions=predictions, truncated=any(left_out), tokens_left_out=left_out)
+    left_out, unknown = reply.left_out, reply.unknown
+    return Answer(
+        model=name, predictions=predictions, truncated=any(left_out), tokens_left_out=left_out, tokens_unknown=unknown
+    )
 
 
 @router.get("", summary="The models, and what each is for")
@@ -176,4 +177,4 @@ async def pairs(
         {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": _likelier(good, bad)}
         for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)
     ]
-    return _answer(name, replace(reply, left_out=[0] * len(predictions)), predictions)
+    return _answer(name, reply, predictions)

@@ -203,12 +203,15 @@ class Answer(BaseModel):
         predictions: one for each input, as the command line writes them; `score` and `pairs` have keys of their own.
         truncated: whether anything of an input was not read.
         tokens_left_out: of each input, how many tokens were not read.
+        tokens_unknown: of each input, how many tokens are unknown to the vocabulary, and so all the same to the model,
+            each as often as it is read; null where the tokenizer has no unknown token.
     """
 
     model: str
     predictions: list[Any]
     truncated: bool
     tokens_left_out: list[int]
+    tokens_unknown: list[int] | None
 
 
 class Failure(BaseModel):

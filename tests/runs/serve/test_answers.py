@@ -16,6 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.serving import app_of
+from support.untrained import save_masked_lm
 from unmask.inference.features.similarity import embed, similarities
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.mask_filling import fill_mask
@@ -126,6 +127,31 @@ def test_nothing_is_cut_silently(client: TestClient) -> None:
     assert not ask(client, "/v1/models/qa/answer", inputs=[question])["truncated"]
 
 
+@pytest.mark.parametrize(
+    ("path", "inputs", "unknown"),
+    [
+        ("classification/classify", ["a paper", "최고다👍 최악이다😡"], [0, 2]),
+        ("tagging/tag", [{"tokens": ["Ada", "최고다👍"]}], [1]),
+        ("masked/fill-mask", ["the [MASK]", "최고다👍 [MASK]"], [0, 1]),
+        ("masked/score", ["the sky", "the 최고다👍"], [0, 1]),
+        ("masked/pairs", [{"good": "the ж", "bad": "ж ж"}, {"good": "the sky", "bad": "the sky ж"}], [3, 1]),
+        ("encoder/features", ["a paper", "", "최고다👍"], [0, 0, 1]),
+        ("encoder/similarity", [{"text_a": "최고다👍", "text_b": "최악이다😡"}], [2]),
+        ("encoder/tokenize", ["a 최고다👍"], [1]),
+    ],
+)
+def test_unknown_tokens_are_counted(path: str, inputs: list[Any], unknown: list[int], client: TestClient) -> None:
+    told = ask(client, f"/v1/models/{path}", inputs=inputs)
+    assert (told["tokens_unknown"], len(told["tokens_left_out"])) == (unknown, len(inputs))
+
+
+def test_a_vocabulary_of_bytes_has_no_unknown_tokens(tmp_path: Path) -> None:
+    roberta = save_masked_lm(tmp_path / "roberta", "roberta", ["the sky is blue"] * 20)
+    with TestClient(app_of(open_models([f"roberta={roberta}"], "fp32"))) as client:
+        for use, text in (("features", "최고다👍"), ("fill-mask", "최고다👍 <mask>"), ("tokenize", "최고다👍")):
+            assert ask(client, f"/v1/models/roberta/{use}", inputs=[text])["tokens_unknown"] is None
+
+
 def test_tokens_have_their_places(client: TestClient) -> None:
     [told] = ask(client, "/v1/models/encoder/tokenize", inputs=["a  dull paper"])["predictions"]
     assert next("a  dull paper"[start:end] for start, end in told["offsets"]) == "a"
@@ -141,14 +167,17 @@ def test_tokens_need_no_weights(model_directories: Directories) -> None:
     assert loaded == {"masks", "tokens"}, "what it is mainly for is loaded at once"
 
 
+@pytest.mark.parametrize(
+    ("model", "use"), [("encoder", "features"), ("classification", "classify"), ("masked", "score")]
+)
 def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
-    model_directories: Directories, caplog: pytest.LogCaptureFixture
+    model: str, use: str, model_directories: Directories, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = app_of(open_models([f"m={model_directories['encoder']}"], "fp32"))
+    app = app_of(open_models([f"m={model_directories[model]}"], "fp32"))
     with TestClient(app) as client:
         for _ in range(3):
-            ask(client, "/v1/models/m/features", inputs=["ж щ ю"])
-    assert caplog.text.count("the vocabulary does not cover these texts") == 1
+            ask(client, f"/v1/models/m/{use}", inputs=["ж щ ю"])
+    assert caplog.text.count("(3 of 3) are [UNK], such as 'ж': the vocabulary does not cover these texts") == 1
 
 
 @pytest.mark.parametrize(

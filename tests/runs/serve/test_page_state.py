@@ -129,10 +129,15 @@ def test_tokens_that_a_model_does_not_know_are_told(browser: Any, tmp_path: Path
     page = browser.new_page()
     with serving(open_models([f"korean={korean}", f"english={english}"], "fp32")) as address:
         page.goto(f"{address}/#fill?model=korean&text=ж+ш+щ+[MASK]+.")
-        page.get_by_text("3 of 5 tokens are unknown to korean, and all the same to it", exact=True).wait_for()
+        page.get_by_text(
+            "3 of 5 tokens, such as “ж”, are unknown to korean, and all the same to it", exact=True
+        ).wait_for()
+        page.goto("about:blank")
+        page.goto(f"{address}/#matrix?model=korean&sentences=그는 서울에서 태어났다 .%0A서울에서😡")
+        page.get_by_text("1 of 5 tokens, such as “서울에서😡”, is unknown to korean", exact=True).wait_for()
         page.goto("about:blank")
         page.goto(f"{address}/#fill?model=korean&text=the+sky+is+[MASK]+.")
-        page.get_by_text("3 of 5 tokens are unknown to korean: choose english").wait_for()
+        page.get_by_text("3 of 5 tokens, such as “the”, are unknown to korean: choose english").wait_for()
         page.get_by_label("Model").select_option("english")
         page.get_by_role("button", name="Show").click()
         page.locator(".answer[aria-busy=false]:not(.changed) svg").wait_for()

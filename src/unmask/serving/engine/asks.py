@@ -34,11 +34,13 @@ class Reply:
         result: what the endpoint makes its answer of.
         tokens: how many the inputs have.
         left_out: for each input, how many of its tokens were not.
+        unknown: for each input, how many of its tokens are unknown to the vocabulary; None where it has no such token.
     """
 
     result: Any
     tokens: int
     left_out: list[int]
+    unknown: list[int] | None = None
 
 
 @dataclass(frozen=True)

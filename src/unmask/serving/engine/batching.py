@@ -47,6 +47,7 @@ class Work:
         input_tokens: how many its inputs have.
         left_out: for each input, how many of its tokens are not read.
         answered: makes what is replied of the result; None: the result itself.
+        unknown: for each input, how many of its tokens are unknown; see `Reply`.
     """
 
     use: Computes
@@ -56,6 +57,7 @@ class Work:
     input_tokens: int
     left_out: list[int]
     answered: Callable[[Any], Any] | None = None
+    unknown: list[int] | None = None
 
 
 @dataclass(eq=False)

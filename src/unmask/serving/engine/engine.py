@@ -105,7 +105,7 @@ def _pass_on(ask: Ask, work: Work, computed: Future[Any], reply: Future[Reply]) 
     except Exception as error:
         end(reply, _passed_on(ask, error))
         return
-    end(reply, Reply(result, work.input_tokens, work.left_out))
+    end(reply, Reply(result, work.input_tokens, work.left_out, work.unknown))
 
 
 def _size(value: Any) -> int:

@@ -52,6 +52,7 @@ class TaskUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self.predictor: Predictor = load_predictor(directory, precision=precision)
+        self._coverage = Coverage(self.predictor.tokenizer, "inputs")  # of all requests, so that it warns once
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.
@@ -68,9 +69,12 @@ class TaskUse:
             parts.append(predictor.encode([example], counts))
             left_out.append(counts.num_cut)
         encoded = concatenate(parts)
+        ids = [part.input_ids for part in parts]
+        self._coverage.add_texts(ids, [text for example in examples for text in example.texts])
         units = sum(len(example.units) for example in examples) if task.kind == "tagging" else 0  # some have no token
         num_tokens = len(encoded.input_ids)
-        return Work(self, None, ExampleSet(examples, encoded), max(num_tokens, units), num_tokens, left_out)
+        cost, unknown = max(num_tokens, units), self._coverage.of_each(ids)
+        return Work(self, None, ExampleSet(examples, encoded), cost, num_tokens, left_out, unknown=unknown)
 
     def compute(self, options: None, payloads: Sequence[ExampleSet]) -> list[list[dict[str, Any]]]:
         examples = list(chain.from_iterable(each.examples for each in payloads))
@@ -83,6 +87,7 @@ class MaskUse:
 
     def __init__(self, directory: Path, precision: str, tokenizer: TextTokenizer | None = None) -> None:
         self.filler = MaskFiller(directory, tokenizer, precision=precision)
+        self._coverage = Coverage(self.filler.tokenizer, "inputs")
 
     @property
     def mask_token(self) -> str:
@@ -112,7 +117,10 @@ class MaskUse:
             )
         num_tokens = sum(len(text.ids) for text in read)
         cost = max(answers, num_tokens)  # many answers take long, and much memory
-        return Work(self, (top_k, among, absent), read, cost, num_tokens, [0] * len(read))
+        ids = [text.ids for text in read]
+        self._coverage.add_texts(ids, texts)
+        options, unknown = (top_k, among, absent), self._coverage.of_each(ids)
+        return Work(self, options, read, cost, num_tokens, [0] * len(read), unknown=unknown)
 
     def compute(
         self, options: tuple[int, tuple[int, ...] | None, tuple[str, ...]], payloads: Sequence[list[MaskedText]]
@@ -137,7 +145,7 @@ class VectorUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self.model: FeatureModel = load_embedder(directory, precision=precision)
-        self._coverage = Coverage(self.model.tokenizer, "inputs")  # of all requests, so that it warns once
+        self._coverage = Coverage(self.model.tokenizer, "inputs")
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
         """Raises SettingsError for layers or a pool that do not exist."""
@@ -157,14 +165,17 @@ class VectorUse:
             else [0] * len(inputs)
         )
         num_tokens = len(read.rows.input_ids)
-        return Work(self, reading, read, num_tokens, num_tokens, left_out)
+        unknown = self._coverage.of_each([its.ids for its in read.tokens])
+        return Work(self, reading, read, num_tokens, num_tokens, left_out, unknown=unknown)
 
     def read_pairs(self, pairs: Sequence[tuple[str, str]], reading: Reading) -> Work:
         """The reply is what `unmask similarity` writes for them, and for each pair how much of it is left out."""
         work = self.read(list(chain.from_iterable(pairs)), replace(reading, normalise=True))
         texts = [FeatureInput(text, None, None, None, "") for pair in pairs for text in pair]
-        left_out = [first + second for first, second in zip(work.left_out[::2], work.left_out[1::2], strict=True)]
-        return replace(work, left_out=left_out, answered=lambda vectors: list(compare_neighbours(texts, vectors)))
+        left_out, unknown = _of_inputs(work.left_out, 2), None if work.unknown is None else _of_inputs(work.unknown, 2)
+        return replace(
+            work, left_out=left_out, unknown=unknown, answered=lambda vectors: list(compare_neighbours(texts, vectors))
+        )
 
     def read_cut(self, texts: Sequence[str], num_dimensions: int | None, normalise: bool) -> Work:
         """The reply is vectors, of their first dimensions alone where a number is given; of length 1 if `normalise`.
@@ -195,6 +206,11 @@ class VectorUse:
         return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])
 
 
+def _of_inputs(numbers: Sequence[int], texts_each: int) -> list[int]:
+    """The sums for inputs of so many texts each."""
+    return [sum(numbers[at : at + texts_each]) for at in range(0, len(numbers), texts_each)]
+
+
 def _chained(payloads: Sequence[InputSet]) -> Any:
     """The rows of all requests; the example of each is the number of its input among all.
 
@@ -218,11 +234,12 @@ class TokenUse:
         Raises:
             Refused: there are over `most` tokens in all.
         """
+        read = self._read(texts, most)
         found = [
-            {"tokens": show_tokens(self.tokenizer, its.ids), "ids": its.ids, "offsets": its.offsets}
-            for its in self._read(texts, most)
+            {"tokens": show_tokens(self.tokenizer, its.ids), "ids": its.ids, "offsets": its.offsets} for its in read
         ]
-        return Reply(found, 0, [0] * len(found))
+        unknown = Coverage(self.tokenizer, "inputs").of_each([its.ids for its in read])
+        return Reply(found, 0, [0] * len(found), unknown)
 
     def _read(self, texts: Sequence[str], most: int) -> list[InputTokens]:
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
@@ -264,6 +281,7 @@ class LikelihoodUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self.scorer: SentenceScorer = open_scorer(directory, precision=precision)
+        self._coverage = Coverage(self.scorer.tokenizer, "inputs")
 
     def read(self, texts: Sequence[str], texts_each: int = 1) -> Work:
         """Reads texts, so many of each input.
@@ -280,10 +298,15 @@ class LikelihoodUse:
                 except InputError as error:
                     raise InputError(f"input {number // texts_each + 1}: {error}") from None
             raise
+        ids = [each.ids for each in sentences]
+        self._coverage.add_texts(ids, texts)
+        unknown = self._coverage.of_each(ids)
+        unknown = None if unknown is None else _of_inputs(unknown, texts_each)
         lengths = [len(each.ids) for each in sentences]
         copies = lengths if isinstance(self.scorer, MaskedScorer) else [1] * len(lengths)  # one for each masked token
         tokens = sum(length * number for length, number in zip(lengths, copies, strict=True))
-        return Work(self, None, sentences, tokens, sum(lengths), [0] * len(lengths))
+        left_out = [0] * (len(lengths) // texts_each)
+        return Work(self, None, sentences, tokens, sum(lengths), left_out, unknown=unknown)
 
     def compute(self, options: None, payloads: Sequence[list[Sentence]]) -> list[list[float]]:
         # The model may be run in other threads, where the batcher does not look: this is called after each batch.
@@ -306,6 +329,7 @@ class GenerationUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self._model: LanguageModel = load_language_model(directory, precision=precision)
+        self._coverage = Coverage(self._model.tokenizer, "inputs")
 
     def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:
         """Raises InputError where there is nothing to continue."""
@@ -315,7 +339,9 @@ class GenerationUse:
         lengths = [len(ids) for ids in encoded]
         tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
         left_out = [max(0, length + len(self._model.prefix) - self._model.window) for length in lengths]
-        return Work(self, continuing, list(zip(prompts, encoded, strict=True)), tokens, sum(lengths), left_out)
+        self._coverage.add_texts(encoded, prompts)
+        payload, unknown = list(zip(prompts, encoded, strict=True)), self._coverage.of_each(encoded)
+        return Work(self, continuing, payload, tokens, sum(lengths), left_out, unknown=unknown)
 
     def compute(self, options: Continuing, payloads: Sequence[list[tuple[str, list[int]]]]) -> list[list[str]]:
         number, sampling, seed = options.num_tokens, options.sampling, options.seed

@@ -1,7 +1,7 @@
 // What every panel is made of: a choice of a model, a text to edit, samples, a button, a figure.
 import { signal } from "./vendor/signals.js";
 import { useEffect, useRef } from "./vendor/hooks.js";
-import { predict } from "./api.js";
+import { askModel } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
 import { fieldsOf, has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, reads, withMask } from "./state.js";
@@ -96,13 +96,17 @@ const textsOf = (values) => Object.values(values).filter(Boolean);
 
 const isUnknown = (token) => /^[[<]unk[\]>]$/i.test(token);
 
-/** How a model cuts a text: its tokens, what each unknown one stands for, and how many it needs for each byte. */
-export async function cutting(text, its) {
-  const { tokens, ids, offsets } = (await predict(idOf(its), "tokenize", text)).found;
-  const characters = [...text]; // the server counts characters, not halves of them
-  const unknown = offsets.filter((_, place) => isUnknown(tokens[place])).map((bounds) => characters.slice(...bounds).join(""));
-  return { tokens, ids, unknown, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
+/** How a model cuts some texts: of each its tokens, what each unknown one stands for, and how many it needs for each byte. */
+async function cuttings(texts, its) {
+  const { predictions } = await askModel(idOf(its), "tokenize", { inputs: texts });
+  return predictions.map(({ tokens, ids, offsets }, number) => {
+    const characters = [...texts[number]]; // the server counts characters, not halves of them
+    const unknown = offsets.filter((_, place) => isUnknown(tokens[place])).map((bounds) => characters.slice(...bounds).join(""));
+    return { tokens, ids, unknown, tokensPerByte: tokens.length / new TextEncoder().encode(texts[number]).length };
+  });
 }
+
+export const cutting = async (text, its) => (await cuttings([text], its))[0];
 
 /** Tokens as pieces of a figure: an unknown one is the text that it stands for, with a line under it. */
 export function piecesOf(tokens, unknown) {
@@ -110,14 +114,17 @@ export function piecesOf(tokens, unknown) {
   return tokens.map((token) => (isUnknown(token) ? { text: texts.next().value || token, title: token, isMarked: true } : { text: token }));
 }
 
-/** What is to be said of texts with many tokens that are unknown to the model which is asked about them. */
+/** What is to be said of texts with many tokens that are unknown to the model which is asked, or of a line of such tokens alone. */
 async function unknownTo(its, use, texts) {
   if (!has(idOf(its), "tokenize")) return "";
-  const { unknown: { length }, tokens } = await cutting(withMask(texts.join(" "), its), its);
-  if (length < 3 || length <= 0.05 * tokens.length) return ""; // as in inference/coverage.py
+  const lines = await cuttings(texts.flatMap((text) => withMask(text, its).split("\n")), its);
+  const unknown = lines.flatMap((line) => line.unknown);
+  const [{ length }, all] = [unknown, lines.reduce((sum, line) => sum + line.tokens.length, 0)];
+  const isLost = lines.some((line) => line.unknown.length && line.unknown.length === line.tokens.length);
+  if (!isLost && (length < 3 || length <= 0.05 * all)) return ""; // as in inference/coverage.py
   const best = await bestReader(its, use, texts);
-  const told = `${length} of ${tokens.length} tokens ${length === 1 ? "is" : "are"} unknown to ${idOf(its)}`;
-  return `${told}${best === its ? ", and all the same to it" : `: choose ${best}`}`;
+  const told = `${length} of ${all} tokens, such as “${unknown[0]}”, ${length === 1 ? "is" : "are"} unknown to ${idOf(its)}`;
+  return `${told}${best === its ? (length > 1 ? ", and all the same to it" : "") : `: choose ${best}`}`;
 }
 
 /** The first sample of as many texts as the model reads, or of those the one that it reads best, if much better: in a
