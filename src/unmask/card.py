@@ -272,11 +272,11 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None, content: Mapping[str, 
     """Rows of what the model has read: what it was for, and what it was."""
     if isinstance(recipe, FinetuneRecipe):
         for split in ("train", "dev", "test"):
-            given = getattr(recipe.data, split)
-            if given is not None:
-                files = [given] if isinstance(given, str) else given
-                its = content.get(f"{split}_examples")
-                yield split, ", ".join(_shown(files)) + (f": {examples_in_words(its)}" if its else "")
+            if (given := getattr(recipe.data, split)) is not None:
+                about = f": {examples_in_words(its)}" if (its := content.get(f"{split}_examples")) else ""
+                if split == "train" and (number := recipe.data.train_examples) is not None:
+                    about = f": {number:,} of its examples, drawn by seed {recipe.seed}"
+                yield split, ", ".join(_shown([given] if isinstance(given, str) else given)) + about
         return
     if recipe is None:
         return

@@ -153,6 +153,12 @@ def test_it_has_every_command_that_made_the_model_as_it_is(run: Path) -> None:
     assert f"```\n{first}\n{then}\n{first}\n```\n" in text
 
 
+def test_a_part_of_the_training_examples_is_named(run: Path) -> None:
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace("data: {train:", "data: {train_examples: 1200, train:"))
+    assert "| train | a.csv, b.csv: 1,200 of its examples, drawn by seed 0 |" in write_card(run).read_text("utf-8")
+
+
 def test_a_budget_that_was_changed_is_told(run: Path) -> None:
     change = {"step": 300, "was": "train.steps=300", "now": "train.steps=400"}
     (run / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))

@@ -146,7 +146,7 @@ def test_an_integer_is_drawn_with_both_ends() -> None:
 
 
 def test_numbers_that_runs_were_drawn_with_never_change() -> None:
-    purposes = {"DOCUMENTS": 1, "PLAN": 2, "SHUFFLE": 3, "OBJECTIVE": 4, "LANES": 5, "WINDOW": 6}
+    purposes = {"DOCUMENTS": 1, "PLAN": 2, "SHUFFLE": 3, "OBJECTIVE": 4, "LANES": 5, "WINDOW": 6, "EXAMPLES": 7}
     assert {name: int(number) for name, number in Purpose.__members__.items()} == purposes
     drawn = {"CHOICE": 1, "ACTION": 2, "REPLACEMENT": 3, "LENGTH": 4, "ANNOTATION": 5, "KIND": 6}
     others = {"DIRECTION": 7, "SAMPLE": 7}

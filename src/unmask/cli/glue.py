@@ -59,7 +59,7 @@ def glue_submit_command(
         Path | None, typer.Option("--data", help="GLUE's folders; left out: beside each run's training file")
     ] = None,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="leave out tasks without a run or a test file")
+        bool, typer.Option("--allow-missing", help="leave out tasks without a run or a test file, but for a lone WNLI")
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:

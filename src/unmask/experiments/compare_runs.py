@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -88,7 +88,7 @@ class Comparison:
     notes: list[str]
 
 
-def compare_runs(runs: Sequence[str | Path]) -> Comparison:
+def compare_runs(runs: Iterable[str | Path]) -> Comparison:
     """Puts the figures of finished runs side by side: of each recipe the mean and the spread over its seeds, and how
     far seeds explain the difference of two.
 
@@ -102,7 +102,8 @@ def compare_runs(runs: Sequence[str | Path]) -> Comparison:
         UserError: a run is not finished, they are of two programs, two are of one recipe and seed, or they have no
             figure in common that can be compared.
     """
-    if isinstance(runs, str | Path) or len(runs) < 2:
+    runs = [] if isinstance(runs, str | Path) else list(runs)
+    if len(runs) < 2:
         raise InputError("expected a list of two runs or more to compare, such as ['runs/a', 'runs/b']")
     read = [_read(as_path(run, "the directory of a finished run")) for run in runs]
     for one, other in pairwise(read):

@@ -40,8 +40,9 @@ _SAME_TASK = (
     "two_orders",
     "long_text",
     "units",
+    "negative_label",
 )
-"""What a model remembers of its task that decides how inputs are read and answered, once for all members."""
+"""What a model remembers of its task that decides how inputs are read, answered and measured, once for all members."""
 
 CHOSEN = ("null_threshold", "thresholds")
 """Settings of a task that are chosen on a dev file, for the weights of one model or for an ensemble."""

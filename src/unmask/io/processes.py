@@ -15,9 +15,6 @@ from typing import ParamSpec, TypeVar
 
 from unmask.errors import SettingsError
 
-NEEDS_A_MAIN = ': a script in which there are workers needs `if __name__ == "__main__":` before what it does'
-"""Why a process ends with exit code 1 as it starts: it runs the program that starts it."""
-
 P = ParamSpec("P")
 Value = TypeVar("Value")
 
@@ -74,8 +71,10 @@ class WorkerProcess:
         return self.process.exitcode or 0
 
     def how_it_ended(self) -> str:
-        """The same in words."""
-        return how_it_ended(self.exit_code())
+        """The same in words; with what to do where it ended as it began, by running the script that started it."""
+        code = self.exit_code()
+        needs = ': a script in which there are workers needs `if __name__ == "__main__":` before what it does'
+        return how_it_ended(code) + needs * (code == 1 and not is_own_process())
 
     def close(self) -> None:
         """Kills the process: an idle one has nothing to save, and would take seconds to free its memory."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import cycle
 
 from unmask.errors import OutputError
-from unmask.io.processes import NEEDS_A_MAIN, WorkerProcess
+from unmask.io.processes import WorkerProcess
 from unmask.store.encoding import Chunk, ChunkEncoder, EncodingSettings
 from unmask.store.shard_writer import EncodedChunk
 
@@ -61,8 +61,8 @@ def _result(process: WorkerProcess, future: Future[EncodedChunk]) -> EncodedChun
     try:
         return future.result()
     except BrokenProcessPool as error:
-        advice = {-signal.SIGKILL: ": try fewer --workers", 1: NEEDS_A_MAIN}
-        raise OutputError(f"a worker process {process.how_it_ended()}{advice.get(process.exit_code(), '')}") from error
+        advice = ": try fewer --workers" if process.exit_code() == -signal.SIGKILL else ""
+        raise OutputError(f"a worker process {process.how_it_ended()}{advice}") from error
 
 
 _encoder_of_worker: ChunkEncoder | None = None

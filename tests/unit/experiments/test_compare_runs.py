@@ -51,7 +51,7 @@ def arms(tmp_path: Path, one: list[float], other: list[float], **settings: Any) 
 
 def test_recipes_are_compared_over_their_seeds(tmp_path: Path) -> None:
     one, other = [5.0, 5.2, 5.1, 5.4], [4.8, 5.1, 4.8, 5.3]
-    found = compare_runs(arms(tmp_path, one, other, **{"optimizer.learning_rate": 7e-3}))
+    found = compare_runs(iter(arms(tmp_path, one, other, **{"optimizer.learning_rate": 7e-3})))
     assert [each.settings for each in found.arms] == [
         {"optimizer.learning_rate": found.arms[0].settings["optimizer.learning_rate"]},
         {"optimizer.learning_rate": 7e-3},

@@ -26,7 +26,15 @@ from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 MUST_AGREE = ["truncation", "doc_stride", "max_question_length", "document_context", "unanswerable", "answerability"]
-MUST_AGREE += ["max_answer_length", "max_choice_length", "encoder_top", "two_orders", "long_text", "units"]
+MUST_AGREE += [
+    "max_answer_length",
+    "max_choice_length",
+    "encoder_top",
+    "two_orders",
+    "long_text",
+    "units",
+    "negative_label",
+]
 
 
 # Directories

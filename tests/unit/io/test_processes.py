@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from unmask.errors import SettingsError
+from unmask.io import processes
 from unmask.io.processes import WorkerProcess, is_own_process
 
 
@@ -40,10 +41,22 @@ def test_several_threads_may_each_have_one() -> None:
         process.close()
 
 
-def test_it_is_a_process_of_ours_as_this_one_is_not() -> None:
+def test_it_is_a_process_of_ours() -> None:
     process = WorkerProcess(os.getpid)
-    assert (process.submit(is_own_process).result(30), is_own_process()) == (True, False)
+    assert process.submit(is_own_process).result(30)
     process.close()
+
+
+@pytest.mark.parametrize(("is_own", "advises"), [(False, True), (True, False)])
+def test_a_script_whose_workers_end_as_they_begin_is_advised(
+    is_own: bool, advises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command has no script of the user's."""
+    monkeypatch.setattr(processes, "_is_own", is_own)
+    process = WorkerProcess(os.getpid)
+    process.submit(os._exit, 1)
+    found = process.how_it_ended()
+    assert (found.startswith("ended with exit code 1"), "__main__" in found) == (True, advises)
 
 
 def test_a_daemon_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from unmask.config import build_settings, changed_keys, read_settings_file
 from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
 from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS, TRIALS
-from unmask.io.processes import NEEDS_A_MAIN, WorkerProcess
+from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.training.memory import first_sentences
 from unmask.training.run.resuming import RESUMABLE_KEYS
@@ -176,7 +176,7 @@ class TrialProcess:
             code = self._worker.exit_code()
         if self._is_stopping or code == -signal.SIGTERM:
             return Ended(is_stopped=True)
-        advice = {-signal.SIGKILL: ": lower search.parallel", 1: NEEDS_A_MAIN}.get(code, "")
+        advice = ": lower search.parallel" if code == -signal.SIGKILL else ""
         return Ended(failure=f"its process {self._worker.how_it_ended()}{advice}")
 
     def stop(self) -> None:

@@ -40,8 +40,9 @@ def read_mrqa(path: DataPath) -> Iterator[Row]:
 
 
 def without_header(rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows but headers, also within files that were put together."""
-    return (row for row in rows if row.fields.keys() != {"header"})
+    """The rows but headers, also within files that were put together. A column may be called so: a header is an
+    object."""
+    return (row for row in rows if row.fields.keys() != {"header"} or not isinstance(row.fields["header"], dict))
 
 
 def _questions(row: Row) -> Iterator[Row]:

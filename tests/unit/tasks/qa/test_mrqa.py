@@ -15,7 +15,7 @@ from unmask.errors import InputError
 from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.qa.mrqa import read_mrqa
+from unmask.tasks.qa.mrqa import read_mrqa, without_header
 from unmask.tasks.splitting import split_file
 
 HEADER = {"header": {"dataset": "Kites", "split": "train"}}
@@ -105,6 +105,11 @@ def test_only_published_answers_count(tmp_path: Path) -> None:
     answers = write(tmp_path / "answers.json", json.dumps({"q1": "Kite!", "q2": "Red Kite"}))
     metrics = evaluate_predictions(answers, data, "mrqa")["metrics"]
     assert metrics == pytest.approx({"exact_match": 50.0, "f1": 50.0})
+
+
+def test_a_column_may_be_called_header() -> None:
+    rows = [{"header": f"text {number}"} for number in range(3)]
+    assert [row.fields for row in without_header(Row(row, "") for row in [HEADER, *rows])] == rows
 
 
 def test_each_part_of_a_split_has_the_header(tmp_path: Path) -> None:
