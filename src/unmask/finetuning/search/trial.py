@@ -22,14 +22,14 @@ from typing import Any, Protocol
 
 import torch
 
-from unmask.config import build_settings, changed_keys, read_settings_file
+from unmask.config import build_settings, read_settings_file
 from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
 from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.training.memory import first_sentences
-from unmask.training.run.resuming import RESUMABLE_KEYS
+from unmask.training.run.resuming import RESUMABLE_KEYS, changes_of
 
 
 class RunOne(Protocol):
@@ -140,7 +140,7 @@ def refuse_other_settings(trial: Trial, place: Path) -> None:
     if read_results(place) is None or not saved.is_file():
         return
     before = build_settings(FinetuneRecipe, read_settings_file(saved), str(saved))
-    changed = changed_keys(before, trial.settings).items()
+    changed = changes_of(before, trial.settings).items()
     other = [
         f"{key}={then} (here it is {now})"
         for key, (then, now) in changed

@@ -6,6 +6,7 @@ The six choices of Devlin et al. 2019, Table 7, and any single layer; the mixtur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -83,7 +84,12 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
     Raises:
         SettingsError: there is no such choice, or it does not fit.
     """
-    layers = {f"layer-{n}": LayerChoice(slice(n, n + 1), min_layers=n) for n in range(1, num_hidden_layers + 1)}
+    numbers = {*range(1, num_hidden_layers + 1)}
+    if asked := re.fullmatch(
+        r"layer-([1-9]\d{0,3})", str(name)
+    ):  # too many, too, so that it is said how many there are
+        numbers.add(int(asked[1]))
+    layers = {f"layer-{n}": LayerChoice(slice(n, n + 1), min_layers=n) for n in sorted(numbers)}
     known: dict[str, LayerChoice] = {**dict(CHOICES.items()), **layers}
     fitting = [key for key, its in known.items() if its.min_layers <= num_hidden_layers and (mixes or not its.mixed)]
     if str(name) not in known:

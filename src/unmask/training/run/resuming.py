@@ -57,6 +57,14 @@ class Changes(NamedTuple):
     cuts_otherwise: bool = False
 
 
+def changes_of(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
+    """`changed_keys`, but for what is one setting in another spelling."""
+    changed = changed_keys(before, after)
+    if set(changed.get("task.feature_layers", ())) == {None, "last"}:  # as earlier versions wrote null
+        del changed["task.feature_layers"]  # where it means another head, the weights do not load
+    return changed
+
+
 def find_changes(saved: Path, recipe: Settings) -> Changes:
     """What differs from the recipe so far; refuses what cannot change since the newest checkpoint, or, where none says
     with which recipe it was made, since `saved` was written."""
@@ -70,15 +78,15 @@ def find_changes(saved: Path, recipe: Settings) -> Changes:
     before: Any = _read_recipe(saved, type(recipe), begun, lines)
     if not list_steps(saved.parent / CHECKPOINTS):
         refuse_lost_checkpoints(saved.parent, before.train.save_every)
-    changed = changed_keys(before, recipe)
+    changed = changes_of(before, recipe)
     is_own = not changed  # the run's own recipe, which people edit
     if begun is not None and is_own:
-        before, changed = begun, changed_keys(begun, recipe)
+        before, changed = begun, changes_of(begun, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
     resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
     if are_searches and before.search.learning_rates:
         changed.pop("optimizer.learning_rate", None)  # no run of it has that rate
-    compared = changed if begun is None else changed_keys(begun, recipe)
+    compared = changed if begun is None else changes_of(begun, recipe)
     fixed = [f"{key}={now} (it was {then})" for key, (then, now) in compared.items() if key not in resumable]
     if fixed:
         its = shlex.join(["unmask", before.program, str(saved), "--out", str(saved.parent), "--resume"])

@@ -50,8 +50,10 @@ def test_unknown_and_impossible_choices() -> None:
         find_choice(-1, 5)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="concat-last-4 needs 4 layers and the model has 3: choose one of embed"):
         find_choice("concat-last-4", 3)
-    with pytest.raises(SettingsError, match=r"no feature layers 'layer-6': .*did you mean layer-"):
-        find_choice("layer-6", 5)
+    with pytest.raises(SettingsError, match=r"^layer-33 needs 33 layers and the model has 5: choose one of .*layer-5$"):
+        find_choice("layer-33", 5)
+    with pytest.raises(SettingsError, match=r"no feature layers 'layer-0'"):
+        find_choice("layer-0", 5)
     assert [find_choice(f"layer-{n}", 5).select(states())[0, 0] for n in range(1, 6)] == [1, 2, 3, 4, 5]
     assert find_choice("second-to-last", 2).select(states()[:3])[0, 0] == 1
 

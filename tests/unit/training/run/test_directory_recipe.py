@@ -15,12 +15,12 @@ from support.corpora import contents
 from unmask.config import build_settings, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, OutputError, SettingsError
 from unmask.io.paths import CHECKPOINTS, RECIPE
-from unmask.recipe.tree import PretrainRecipe
+from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import STATE
 from unmask.training.run.directory import beginning_run, opening_run
 from unmask.training.run.log import METRICS
-from unmask.training.run.resuming import Changes
+from unmask.training.run.resuming import Changes, changes_of
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 
@@ -183,3 +183,16 @@ def test_a_run_may_move_to_another_device(
         "continues with micro-batches of another size: not bit for bit as if it had never stopped, for dropout zeroes "
         "other elements",
     ] * has_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changed"), [("last", None, False), (None, "last", False), ("last", "layer-1", True)]
+)
+def test_layers_that_an_earlier_version_wrote_are_null(then: str | None, now: str | None, changed: bool) -> None:
+    before, after = (
+        FinetuneRecipe.model_validate(
+            {"init_from": "m", "data": {"train": "t.tsv"}, "task": {"name": "classification", "feature_layers": layers}}
+        )
+        for layers in (then, now)
+    )
+    assert list(changes_of(before, after)) == ["task.feature_layers"] * changed
