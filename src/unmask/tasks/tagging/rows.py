@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from unmask.errors import ColumnError, InputError
+from unmask.io.encodings import normalized
 from unmask.io.json_text import shown
 from unmask.io.rows import Row, cut_short, similar_columns
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column
@@ -115,8 +116,7 @@ def read_example(
     tokens_name, text_name = _first(row, columns.tokens), _first(row, columns.text)
     if tokens_name is not None:
         tokens = _texts_in(row, tokens_name)
-        are_characters = characters and 2 * sum(len(token) == 1 for token in tokens) > len(tokens)
-        text, units = _joined(tokens, "" if are_characters else " ")
+        text, units = _joined(tokens, "" if characters and 2 * sum(map(is_word, tokens)) < len(tokens) else " ")
     elif text_name is not None:
         text = checked_text(row[text_name], text_name, row.source)
         units = [(place, place + 1) for place in range(len(text))] if characters else split_words(text, punctuation)
@@ -151,6 +151,11 @@ def read_example(
         row.fields,
         row.source,
     )
+
+
+def is_word(token: str) -> bool:
+    """Whether a token is more than one character, decomposed or not."""
+    return len(token) > 1 and len(normalized("NFC", token)) > 1
 
 
 def names_predicate(row: Row, columns: TaggingColumns) -> bool:
@@ -199,9 +204,7 @@ def with_context(
                 yield example
             continue
         sentences = list(group)
-        texts = list(
-            {example.source: example for example in sentences}.values()
-        )  # one for all predicates of a sentence
+        texts = [*{example.source: example for example in sentences}.values()]  # one for all predicates of a sentence
         number = {example.source: place for place, example in enumerate(texts)}
         for example in sentences:
             place = number[example.source]

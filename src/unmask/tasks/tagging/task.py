@@ -41,6 +41,7 @@ from unmask.tasks.tagging.rows import (
     TaggingColumns,
     TaggingExample,
     bio_tags,
+    is_word,
     names_predicate,
     place_of,
     read_example,
@@ -227,13 +228,13 @@ class Tagging(UsualTask):
 
     def read(self, row: Row) -> TaggingExample:
         """See `Task`: `tokens`, or a `text`, which is cut into words, or for KLUE-NER into characters; there `tokens`
-        that are words are read as the text that they make, joined by blanks."""
+        with a word among them are read as the text that they make, joined by blanks unless most are characters."""
         return self._in_units(self._read(row, labelled=False))
 
     def _in_units(self, example: TaggingExample) -> TaggingExample:
         """The example in characters where these are tagged and it has words, unless these have tags; warns of such."""
-        words = [word for word in example.words if len(word) > 1] if self.tags_characters else []
-        if not words or 2 * len(words) < len(example.units):
+        words = [*filter(is_word, example.words)] if self.tags_characters else []
+        if not words:
             return example
         stays = example.tags is not None or example.predicate is not None
         if "words" not in self.warned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
@@ -228,14 +229,17 @@ def test_words_where_characters_are_tagged_are_told(tmp_path: Path, caplog: pyte
     fields = {"tokens": ["이순신은", "나", "조선의", "왔다"], "tags": ["B-PS", "O", "B-LC", "O"]}
     rows = [Row(fields, f"x:{number}") for number in (1, 2)]
     path, characters = write_rows(tmp_path / "a.jsonl", fields), {"tokens": [*"나 왔다"], "tags": ["O"] * 4}
+    decomposed = [normalize("NFD", character) for character in "나 왔다"]
     for task in (TASK, KLUE):
         list(task.read_all([Row(characters, "x:0"), Row({"text": "나는 왔다"}, "x:0")]))
+        assert task.read(Row({"tokens": decomposed}, "x:0")).words == decomposed
     list(tagging_task(labels=None).load(path, ExampleCounts()))
     assert not caplog.text
     task = tagging_task(name="klue-ner", labels=None)
     for _ in range(2):  # two requests to a server
         read = list(task.read_all(rows))
     assert read[0].words == [*"이순신은 나 조선의 왔다"], "as the text that they make"
+    assert task.read(Row({"tokens": ["나", "는", "서울에서", "산", "다"]}, "x:3")).words == [*"나는서울에서산다"]
     assert (
         caplog.text.count("x:1: words, such as '이순신은', and characters are tagged here") == len(caplog.records) == 1
     )
