@@ -25,12 +25,16 @@ of them: one strange word says nothing of a language."""
 _LONGEST = 40
 """Characters of an example."""
 
-_OF_CHARACTERS = (
-    "A word with a character that the vocabulary lacks is lost whole: put a blank between, or take a model whose "
+_OF_SIGNS = (
+    " A word with a character that the vocabulary lacks is lost whole: put a blank between, or take a model whose "
     "tokenizer was made for such texts"
 )
+_OF_LETTERS = (
+    " A word with a letter that the vocabulary lacks is lost whole. Take a model whose tokenizer was made for such "
+    "texts, or train one (`unmask tokenizer train`)"
+)
 _OF_A_LANGUAGE = (
-    "Is the tokenizer one of another language? Take a model whose tokenizer was made for such texts, or train one "
+    " Is the tokenizer one of another language? Take a model whose tokenizer was made for such texts, or train one "
     "(`unmask tokenizer train`)"
 )
 
@@ -47,7 +51,7 @@ class Coverage:
         name: what the warning calls the texts.
         tokens: of the texts, each as often as a model reads it; the special tokens around them do not count.
         unknown: how many of them are `[UNK]`.
-        lost: how many texts have no other token.
+        lost: how many texts, or windows of longer ones, have no other token.
     """
 
     tokenizer: Tokenizer
@@ -55,7 +59,7 @@ class Coverage:
     tokens: int = 0
     unknown: int = 0
     lost: int = 0
-    _lost: str = ""  # the first of these
+    _lost: str | None = None  # the first of these texts; None until looked for, empty where there are windows alone
     _has_warned: bool = False
 
     def add(self, input_ids: NDArray[np.int32], bounds: ArrayLike, texts: Sequence[str]) -> None:
@@ -77,7 +81,8 @@ class Coverage:
         self.unknown += int(is_unknown.sum())
         if lost := _num_lost(is_own, is_unknown, np.asarray(bounds)):
             self.lost += lost
-            self._lost = self._lost or self._example(texts, is_lost=True)[:_LONGEST]
+            if self._lost is None:
+                self._lost = self._example(texts, is_lost=True)[:_LONGEST]
         is_much = self.unknown >= MANY_UNKNOWN and self.unknown > MOST_UNKNOWN * self.tokens
         if is_much and not self._has_warned:
             self._has_warned = True
@@ -87,14 +92,14 @@ class Coverage:
             example = self._example(texts)
             logger.warning(
                 "%s: %.0f %% of the tokens (%s of %s) are %s%s: the vocabulary does not cover these texts, and all "
-                "such tokens are the same to the model. %s",
+                "such tokens are the same to the model.%s",
                 self.name,
                 100 * self.unknown / self.tokens,
                 f"{self.unknown:,}",
                 f"{self.tokens:,}",
                 self._unknown_token,
                 f", such as {example[:_LONGEST]!r}" if example else "",
-                _OF_CHARACTERS if self._knows_some_of(example) else _OF_A_LANGUAGE,
+                self._hint(example),
             )
 
     def note(self, counts: ExampleCounts) -> None:
@@ -103,8 +108,9 @@ class Coverage:
         if self.unknown:
             counts.unknown = f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
         if self.lost and self.tokenizer.fingerprint() not in WARNED_OF:
+            rows = "text or window" if self.lost == 1 else "texts or windows"
             example = f", such as {self._lost!r}" if self._lost else ""
-            counts.note(f"texts of {self._unknown_token} alone{example}, all the same to the model", self.lost)
+            counts.note(f"{rows} read as {self._unknown_token} alone{example}", self.lost)
 
     def _example(self, texts: Sequence[str], is_lost: bool = False) -> str:
         """The first unknown piece of some texts, or the first text of such pieces alone; empty if none has any."""
@@ -117,10 +123,16 @@ class Coverage:
                 return text[its.starts[unknown[0]] : its.ends[unknown[0]]]
         return ""
 
-    def _knows_some_of(self, piece: str) -> bool:
-        """Whether a piece that is unknown has letters that are known by themselves."""
-        letters = [character for character in piece if character.isalpha()]
-        return any(ids and self.tokenizer.unk_id not in ids for ids in self.tokenizer.encode_batch(letters))
+    def _hint(self, piece: str) -> str:
+        """What to do about a piece that is unknown, by which of its characters are; empty where it has no letter."""
+        ids_of = dict(zip(piece, self.tokenizer.encode_batch(list(piece)), strict=True))
+        unknown = {character for character, ids in ids_of.items() if self.tokenizer.unk_id in ids}
+        letters = {character for character in piece if character.isalpha()}
+        if not letters:
+            return "" if piece else _OF_A_LANGUAGE
+        if letters <= unknown:
+            return _OF_A_LANGUAGE
+        return _OF_LETTERS if letters & unknown or piece.isalpha() else _OF_SIGNS
 
     def add_texts(self, encoded: Sequence[TokenIds], texts: Sequence[str]) -> None:
         """The same of texts by themselves."""
@@ -128,9 +140,8 @@ class Coverage:
         self.add(ids, np.cumsum([0, *map(len, encoded)]), texts)
 
     def of_each(self, encoded: Sequence[TokenIds]) -> list[int] | None:
-        """How many tokens of each of some texts are unknown, added to nothing; None where the tokenizer has no unknown
-        token."""
-        unknown = self.tokenizer.unk_id
+        """How many tokens of each of some texts are unknown, added to nothing; None where no token is ever unknown."""
+        unknown = None if self.tokenizer.reads_words else self.tokenizer.unk_id
         return None if unknown is None else [int(np.count_nonzero(np.asarray(ids) == unknown)) for ids in encoded]
 
     @property

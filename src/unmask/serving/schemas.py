@@ -204,7 +204,7 @@ class Answer(BaseModel):
         truncated: whether anything of an input was not read.
         tokens_left_out: of each input, how many tokens were not read.
         tokens_unknown: of each input, how many tokens are unknown to the vocabulary, and so all the same to the model,
-            each as often as it is read; null where the tokenizer has no unknown token.
+            each as often as it is read; null where none ever is.
     """
 
     model: str
