@@ -129,4 +129,5 @@ def test_one_token_is_not_plural_and_nothing_is_minus_zero(address: str, browser
     page.goto("about:blank")
     page.goto(f"{address}/#pairs")
     page.get_by_text("First sentence: 0.0", exact=True).wait_for()
+    assert "-0.0" not in page.inner_text("main")
     page.close()
