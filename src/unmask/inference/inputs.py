@@ -125,7 +125,7 @@ def read_task_inputs(path: str | DataPath, task: Task[Any], format: str | None =
         InputError: also if plain texts were given to a task for pairs, questions or choices, or a row has none of the
             columns that the task looks for.
     """
-    columns = task.columns if isinstance(task, Tagging) else USUAL_COLUMNS
+    columns = task.layout if isinstance(task, Tagging) else USUAL_COLUMNS
     rows = read_inputs(path, task.load_rows, task.is_published_txt, format, columns)
     return _fitting(rows, task, are_texts=format == "txt")
 
@@ -190,7 +190,7 @@ def _refusing_tagged_words(rows: Iterator[Row], task: Tagging) -> Iterator[Row]:
     """The same rows; refuses plain texts that are lines of one word with its tag."""
     first = list(islice(rows, _NUM_INSPECTED_LINES))
     lines = [row.fields["text"] for row in first if isinstance(row, PlainText)]
-    if lines and looks_like_columns(lines, task.columns, task.labels):
+    if lines and looks_like_columns(lines, task.layout, task.labels):
         raise InputError(
             f"{first[0].source}: read as a text, and it is a word with its tag, as the lines that follow: give "
             "--format conll; if they are texts, --format txt"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a model in ONNX is opened without them
     from unmask.io.input_files import DataPath
     from unmask.io.rows import Row
     from unmask.tasks.kinds import TaskKind
-    from unmask.tasks.settings import TaskSettings
+    from unmask.tasks.settings import ColumnSettings, TaskSettings
     from unmask.tasks.text.calibration import Reliability
     from unmask.tokenization.opening import Tokenizer
 
@@ -187,48 +187,51 @@ def share_with_interval(right: int, size: int) -> NDArray[np.float64]:
     return np.array([share, (middle - half) / (1 + spread), (middle + half) / (1 + spread)])
 
 
-class Task(Protocol[ExampleT]):
-    """Something to learn from labelled examples; a frozen dataclass.
+class Task(ABC, Generic[ExampleT]):
+    """Something to learn from labelled examples; a frozen dataclass. What is not abstract is the same for most kinds.
 
     Attributes:
         settings: what the recipe says of it.
+        columns: the user's.
         kind: a key of `TASKS`.
         head_kind: the kind of head that `module` builds.
         labels: in the order of their ids; empty if the task has none, or they must be read from the training file.
         problem_type: as in `config.json`; None if the head allows only one.
         per_token: True if there is one output per token, False if one per unit.
-        id_column: the column kept beside a prediction as its `id`, where a row has it.
         text_columns: the columns of what is labelled, a text or a pair, in each way of writing it; empty if the task is
             of something else.
         label_thresholds: from which probability on each label is given, if a text may have any number; None if not.
     """
 
-    @property
-    def settings(self) -> TaskSettings: ...
-    @property
-    def kind(self) -> TaskKind: ...
-    @property
-    def head_kind(self) -> HeadKind: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def problem_type(self) -> str | None: ...
-    @property
-    def per_token(self) -> bool: ...
-    @property
-    def id_column(self) -> str: ...
-    @property
-    def text_columns(self) -> tuple[tuple[str, ...], ...]: ...
-    @property
-    def label_thresholds(self) -> dict[str, float] | None: ...
+    settings: TaskSettings
+    columns: ColumnSettings
+    kind: ClassVar[TaskKind]
+    head_kind: ClassVar[HeadKind]
+    labels: tuple[str, ...] = ()
+    problem_type: ClassVar[str | None]
+    per_token: ClassVar[bool]
+    text_columns: tuple[tuple[str, ...], ...] = ()
+    label_thresholds: dict[str, float] | None = None
 
-    def fit_to(self, path: DataPath) -> Task[ExampleT]:
+    @property
+    def id_column(self) -> str:
+        """The column kept beside a prediction as its `id`, where a row has it."""
+        return self.columns.id or "id"
+
+    def with_settings(self, **settings: Any) -> Self:
+        """The task with other values of some of its settings."""
+        settings = {"settings": self.settings.model_copy(update=settings)}
+        return replace(self, **settings)  # type: ignore[type-var]  # every kind is a dataclass
+
+    @abstractmethod
+    def fit_to(self, path: DataPath) -> Self:
         """The task with what has to be read from the training file: which columns it has, and its labels.
 
         Raises:
             InputError: the file cannot be read, or has none of the columns.
         """
 
+    @abstractmethod
     def load_rows(self, path: DataPath) -> Iterator[Row]:
         """Streams the rows of a file, in the data set's published layout or as a table, for `read`.
 
@@ -236,6 +239,7 @@ class Task(Protocol[ExampleT]):
             InputError: the file cannot be read.
         """
 
+    @abstractmethod
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ExampleT]:
         """Streams the labelled examples of a file.
 
@@ -248,6 +252,7 @@ class Task(Protocol[ExampleT]):
                 example has one; file and line are named.
         """
 
+    @abstractmethod
     def read(self, row: Row) -> ExampleT:
         """Reads an input of `predict`, without its label.
 
@@ -261,14 +266,18 @@ class Task(Protocol[ExampleT]):
         Raises:
             InputError: as `read`.
         """
+        return map(self.read, rows)
 
     def is_published_txt(self, lines: Sequence[str]) -> bool:
         """Whether a `.txt` that begins with some lines, the first of which is not blank, is in the layout of the task's
         data set, or of its kind, and not plain texts."""
+        return False
 
     def fit_tokenizer(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], path: DataPath) -> Tokenizer:
         """The tokenizer for a task that was fitted to a training file, of which these are the examples."""
+        return tokenizer
 
+    @abstractmethod
     def encode(
         self, examples: Sequence[ExampleT], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
@@ -293,12 +302,14 @@ class Task(Protocol[ExampleT]):
             InputError: nothing can be learned from them, whatever their labels.
         """
 
+    @abstractmethod
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Raises InputError for training data that nothing can be learned from, such as examples of one label."""
 
     def check_measured(self, measured: Sequence[EncodedExamples], path: DataPath) -> None:
         """Warns of what will make figures on a labelled file misleading, whatever is predicted."""
 
+    @abstractmethod
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
         """The module that learns this task: `encoder` with `head`, or with a new head initialised from PyTorch's
         default generator."""
@@ -310,6 +321,7 @@ class Task(Protocol[ExampleT]):
             is_kept: whether its head was trained before, on the same labels or values.
         """
 
+    @abstractmethod
     def decode(self, examples: Sequence[ExampleT], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """One prediction for each example.
 
@@ -320,29 +332,36 @@ class Task(Protocol[ExampleT]):
 
     def decide(self, examples: Sequence[ExampleT], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """What `Score.add` reads of `decode`, where that is less: a dictionary of all labels takes long."""
+        return self.decode(examples, encoded, outputs)
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
         """The outputs of an ensemble from its members' outputs for one batch, in the same shape: the log of the mean
         probability, the mean of the values (regression), or the sum of the logits (spans)."""
+        return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
 
+    @abstractmethod
     def score(self) -> Score[ExampleT]:
         """An empty score, to which predictions are added."""
 
-    def tuned(self, score: Score[ExampleT]) -> Task[ExampleT]:
+    def tuned(self, score: Score[ExampleT]) -> Self:
         """The task with settings chosen from its score on dev after training: the threshold of SQuAD 2.0."""
+        return self
 
-    def together(self, tasks: Sequence[Task[ExampleT]], chosen: Mapping[str, Any]) -> Task[ExampleT]:
+    def together(self, tasks: Sequence[Task[ExampleT]], chosen: Mapping[str, Any]) -> Self:
         """The task of an ensemble.
 
         Args:
             tasks: those of all members, this one first.
             chosen: settings that were chosen for the ensemble, by name.
         """
+        return self
 
+    @abstractmethod
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """Trivial baselines for the metrics on `dev`: metric -> {name of the baseline: value}, such as
         `{"accuracy": {"most frequent label of train": .68}}`."""
 
+    @abstractmethod
     def sample(self, example: ExampleT, prediction: Prediction) -> dict[str, Any]:
         """For the report: `input` (name -> text), `label`, `prediction`, `probability` (a number or None), and
         `correct` where equal texts do not decide it; see `unmask.reports.sample_rows`."""
@@ -350,40 +369,7 @@ class Task(Protocol[ExampleT]):
     def remembered(self) -> dict[str, Any]:
         """What a fine-tuned model's `config.json` records of its task under `unmask_task`: the settings of
         `TaskSettings` by name, except `labels`, and `columns`."""
-
-
-class UsualTask:
-    """What is the same for most kinds of task; each overrides what it does in another way. See `Task`."""
-
-    text_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    label_thresholds: ClassVar[dict[str, float] | None] = None
-
-    def is_published_txt(self, lines: Sequence[str]) -> bool:
-        return False
-
-    def fit_tokenizer(self, tokenizer: Tokenizer, examples: Sequence[Any], path: DataPath) -> Tokenizer:
-        return tokenizer
-
-    def check_examples(self, examples: Sequence[Any], counts: ExampleCounts, path: DataPath) -> None:
-        pass
-
-    def check_measured(self, measured: Sequence[EncodedExamples], path: DataPath) -> None:
-        pass
-
-    def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
-        pass
-
-    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
-
-    def decide(self: Task[Any], examples: Sequence[Any], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
-        return self.decode(examples, encoded, outputs)
-
-    def tuned(self, score: Score[Any]) -> Self:
-        return self
-
-    def together(self, tasks: Sequence[Task[Any]], chosen: Mapping[str, Any]) -> Self:
-        return self
+        return {**self.settings.recorded(), "columns": self.columns.model_dump(exclude_defaults=True)}
 
 
 def chosen_last(figures: Mapping[str, float]) -> dict[str, float]:

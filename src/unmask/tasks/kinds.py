@@ -17,6 +17,8 @@ class KindFacts(NamedTuple):
         hub_task: the Hub's `pipeline_tag`.
         group_columns: those of a table by which rows belong together when it is split; the first that exists is used.
         truth: the attribute of an example that says what is right.
+        recorded: the settings that the `config.json` of a fine-tuned model has in any case, beside its name and
+            max_length; see `TaskSettings.recorded`.
         decision: the keys of a prediction that say what was decided, of which each has at least one.
         may_abstain: whether it is decided by the probabilities of labels or choices; where a model abstains, the keys
             of `decision` are None.
@@ -32,6 +34,7 @@ class KindFacts(NamedTuple):
     hub_task: str
     group_columns: tuple[str, ...]
     truth: str
+    recorded: tuple[str, ...]
     decision: tuple[str, ...]
     may_abstain: bool = False
     needed_columns: tuple[str, ...] = ()
@@ -48,6 +51,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="text-classification",
         group_columns=("premise", "sentence1", "text_a", "sentence", "document", "text"),
         truth="label",
+        recorded=("truncation",),
         decision=("label", "labels"),
         may_abstain=True,
         scores_labels=True,
@@ -59,6 +63,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="text-classification",
         group_columns=("sentence1", "text_a", "sentence", "text"),
         truth="label",
+        recorded=("truncation",),
         decision=("value",),
         is_number=True,
     ),
@@ -69,6 +74,10 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="question-answering",
         group_columns=("title", "context"),
         truth="gold_texts",
+        recorded=(
+            *("doc_stride", "max_question_length", "max_answer_length", "n_best"),
+            *("unanswerable", "null_threshold", "drop_unfound_answers"),
+        ),
         decision=("answer",),
         needed_columns=("question", "context"),
         own_way="`transformers` has no pipeline for question-answering",
@@ -80,6 +89,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="multiple-choice",
         group_columns=("article", "context"),
         truth="label",
+        recorded=("truncation",),
         decision=("choice",),
         may_abstain=True,
         needed_columns=("context", "choices"),
@@ -92,6 +102,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="token-classification",
         group_columns=("document", "tokens", "text"),
         truth="tags",
+        recorded=("doc_stride", "document_context", "repair_tags", "tagging_head", "bilstm_size"),
         decision=("tags",),
         own_way="`unmask` tags words or characters, and a pipeline tokens",
     ),

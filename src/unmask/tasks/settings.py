@@ -240,6 +240,13 @@ class TaskSettings(Settings):
             )
         return self
 
+    def recorded(self) -> dict[str, Any]:
+        """What the `config.json` of a fine-tuned model says of them."""
+        kind = kind_of(self.name)
+        in_any_case = {"name", "max_length", *FACTS[kind].recorded}
+        if_set = {name for name in _RECORDED_IF_SET if kind in FIELDS_OF_KINDS[name]}
+        return self.model_dump(include=in_any_case) | self.model_dump(include=if_set, exclude_defaults=True)
+
     @property
     def reads_features(self) -> bool:
         """Whether a tagger's head reads layers of a frozen encoder, in place of one that it is trained with."""
@@ -292,6 +299,12 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "bilstm_size": ("classification", "regression", "qa", "tagging"),
 }
 """Settings that apply only to some kinds of task."""
+
+_RECORDED_IF_SET = (
+    *("encoder_top", "two_orders", "long_text", "window_pooling", "doc_stride", "bilstm_size", "feature_layers"),
+    *("multi_label", "negative_label", "answerability", "max_choice_length", "units"),
+)
+"""Settings of which `config.json` speaks only where they are not the usual ones."""
 
 
 class ColumnSettings(Settings):

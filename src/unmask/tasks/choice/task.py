@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
-from unmask.tasks.base import ExampleCounts, Prediction, UsualTask
+from unmask.tasks.base import ExampleCounts, Prediction, Task
 from unmask.tasks.choice.layouts import (
     DATA_SETS,
     ChoiceDataSet,
@@ -57,7 +57,7 @@ FEW_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
-class Choice(UsualTask):
+class Choice(Task[ChoiceExample]):
     """The task.
 
     Attributes:
@@ -72,7 +72,6 @@ class Choice(UsualTask):
 
     kind: ClassVar[TaskKind] = "choice"
     head_kind: ClassVar[HeadKind] = "multiple_choice"
-    labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = False
 
@@ -90,19 +89,12 @@ class Choice(UsualTask):
             example = read_choice(row, choose_choice_layout(self.layouts, row), needs_label=not unlabelled)
             yield self._counted_as_trained(example)
 
-    @property
-    def id_column(self) -> str:
-        return self.columns.id or "id"
-
     def read(self, row: Row) -> ChoiceExample:
         return self._counted_as_trained(read_choice(row, choose_choice_layout(self.layouts, row), labelled=False))
 
     def _counted_as_trained(self, example: ChoiceExample) -> ChoiceExample:
         """Answers are counted as in the file that the model was trained on, whatever the layout of a row."""
         return replace(example, first=self.layouts[0].first_label)
-
-    def read_all(self, rows: Iterable[Row]) -> Iterator[ChoiceExample]:
-        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
@@ -230,11 +222,6 @@ class Choice(UsualTask):
             "prediction": str(prediction["choice"]),
             "probability": prediction["probabilities"][prediction["choice"] - example.first],
         }
-
-    def remembered(self) -> dict[str, Any]:
-        names = {"name", "max_length", "max_choice_length", "truncation"}
-        remembered = self.settings.model_dump(include=names, exclude_none=True)
-        return {**remembered, "columns": self.columns.model_dump(exclude_defaults=True)}
 
 
 def _ends_with_extract(tokenizer: Tokenizer) -> bool:

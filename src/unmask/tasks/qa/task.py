@@ -18,7 +18,7 @@ from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import Classifier, DeepClassifier
-from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, UsualTask
+from unmask.tasks.base import ExampleCounts, Prediction, Score, Task
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
@@ -42,7 +42,7 @@ _SHOWN_AROUND = 100
 
 
 @dataclass(frozen=True)
-class QaTask(UsualTask):
+class QaTask(Task[QaExample]):
     """The task.
 
     Attributes:
@@ -61,13 +61,8 @@ class QaTask(UsualTask):
 
     kind: ClassVar[TaskKind] = "qa"
     head_kind: ClassVar[HeadKind] = "question_answering"
-    labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
-
-    def with_settings(self, **settings: Any) -> QaTask:
-        """The task with other values of some of its settings."""
-        return replace(self, settings=self.settings.model_copy(update=settings))
 
     def fit_to(self, path: DataPath) -> QaTask:
         """The task with the columns that the file has, and whether it holds a question without an answer.
@@ -118,15 +113,8 @@ class QaTask(UsualTask):
     def _labelled(self) -> LabelledQuestions:
         return LabelledQuestions(self.settings, self.layouts, self.data_set)
 
-    @property
-    def id_column(self) -> str:
-        return self.columns.id or "id"
-
     def read(self, row: Row) -> QaExample:
         return read_question(row, choose_columns(self.layouts, row))
-
-    def read_all(self, rows: Iterable[Row]) -> Iterator[QaExample]:
-        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[QaExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
@@ -220,14 +208,8 @@ class QaTask(UsualTask):
         }
 
     def remembered(self) -> dict[str, Any]:
-        names = {"max_length", "doc_stride", "max_question_length", "max_answer_length", "n_best", "unanswerable"}
-        names |= {"name", "null_threshold", "drop_unfound_answers"}
-        if self.settings.encoder_top == "bilstm":
-            names |= {"encoder_top", "bilstm_size"}
-        if self.settings.answerability:
-            names |= {"answerability"}
-        columns = self.columns.model_dump(exclude_defaults=True)
-        return {**self.settings.model_dump(include=names), "columns": columns}
+        bilstm = {"bilstm_size": self.settings.bilstm_size} if self.settings.encoder_top == "bilstm" else {}
+        return super().remembered() | bilstm
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:

@@ -24,7 +24,7 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import FeatureHead
-from unmask.tasks.base import ExampleCounts, Prediction, TaskModule, UsualTask
+from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
@@ -68,14 +68,14 @@ _MOST_OF_ONE_WORD = 10
 
 
 @dataclass(frozen=True)
-class Tagging(UsualTask):
+class Tagging(Task[TaggingExample]):
     """The task.
 
     Attributes:
         settings: its name, lengths, heads, and what it tags; `units` None: words, or what the data set tags.
         data_set: None for the user's own files.
-        columns: the columns of tables, with the names that are looked for beside the user's.
-        column_settings: the user's settings for them.
+        layout: the columns of tables, with the names that are looked for beside the user's.
+        columns: the user's settings for them.
         labels: in the order of their ids; empty until read from the training file.
         has_predicates: True if the training file has semantic roles.
         predicted_scheme: of the tags that are to be scored; a model's own are BIO.
@@ -84,9 +84,9 @@ class Tagging(UsualTask):
 
     settings: TaskSettings
     data_set: TaggingDataSet | None
-    columns: TaggingColumns
-    column_settings: ColumnSettings
-    labels: tuple[str, ...]
+    layout: TaggingColumns
+    columns: ColumnSettings
+    labels: tuple[str, ...] = ()
     has_predicates: bool = False
     predicted_scheme: Scheme = "BIO"
     warned: set[Literal["words", "no document"]] = field(default_factory=set, compare=False, repr=False)
@@ -118,7 +118,7 @@ class Tagging(UsualTask):
         inside_words: list[EntityInsideWord] = []
         self._check_sentences(path)
         for row in self.load_rows(path):
-            has_predicates |= names_predicate(row, self.columns)
+            has_predicates |= names_predicate(row, self.layout)
             if self.settings.units is None:
                 num_sentences += 1
                 try:
@@ -133,14 +133,14 @@ class Tagging(UsualTask):
                     "characters in place of words with task.units=characters"
                 )
             logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
-            task = replace(task, settings=task.settings.model_copy(update={"units": "characters"}))
+            task = task.with_settings(units="characters")
         return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
 
     def _check_sentences(self, path: DataPath) -> None:
         """Refuses a table of more than a few rows that all have one word, which is no sentence each."""
         first, num_rows = "", 0
         for row in self.load_rows(path):
-            if (name := single_word(row, self.columns)) is None:
+            if (name := single_word(row, self.layout)) is None:
                 return
             first, num_rows = first or row[name], num_rows + 1
         if num_rows > _MOST_OF_ONE_WORD:
@@ -193,11 +193,11 @@ class Tagging(UsualTask):
         return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
-        return read_file(path, self.data_set, ExampleCounts().note, self.columns, needs_tags=False)
+        return read_file(path, self.data_set, ExampleCounts().note, self.layout, needs_tags=False)
 
     def is_published_txt(self, lines: Sequence[str]) -> bool:
         """See `Task`: one word a line."""
-        return looks_like_columns(lines, self.columns, self.labels)
+        return looks_like_columns(lines, self.layout, self.labels)
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
@@ -206,7 +206,7 @@ class Tagging(UsualTask):
 
     def _load(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
-        for row in read_file(path, self.data_set, counts.note, self.columns):
+        for row in read_file(path, self.data_set, counts.note, self.layout):
             example = self._in_units(self._read(row, needs_tags=not unlabelled))
             if example.tags is not None:
                 tags, num_repaired = bio_tags(row, example.tags, scheme, self.settings.repair_tags)
@@ -249,10 +249,6 @@ class Tagging(UsualTask):
         places = range(len(example.text))
         return example if stays else replace(example, units=tuple((place, place + 1) for place in places))
 
-    @property
-    def id_column(self) -> str:
-        return self.column_settings.id or "id"
-
     def read_all(self, rows: Iterable[Row]) -> Iterator[TaggingExample]:
         """See `Task`; the rows of a `document` must be adjacent, and one document at a time is held in memory."""
         examples, length = map(self.read, rows), self.settings.max_length
@@ -272,7 +268,7 @@ class Tagging(UsualTask):
     def _read(self, row: Row, *, labelled: bool = True, needs_tags: bool = True) -> TaggingExample:
         return read_example(
             row,
-            self.columns,
+            self.layout,
             characters=self.tags_characters,
             punctuation=not self.labels or are_bio(self.labels),
             labelled=labelled,
@@ -367,15 +363,6 @@ class Tagging(UsualTask):
             return " ".join(tags)
         entities = find_entities(tags)
         return ", ".join(f"{example.between(one.first, one.end)} [{one.label}]" for one in entities) or "no entity"
-
-    def remembered(self) -> dict[str, Any]:
-        names = {"name", "max_length", "doc_stride", "document_context", "repair_tags"}
-        names |= {"tagging_head", "bilstm_size"}
-        return {
-            **self.settings.model_dump(include=names),
-            **self.settings.model_dump(include={"encoder_top", "units", "feature_layers"}, exclude_defaults=True),
-            "columns": self.column_settings.model_dump(exclude_defaults=True),
-        }
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:

@@ -78,7 +78,7 @@ class Classification(TextTask[str]):
         data_set: how labels are written, and which metric is the primary one.
     """
 
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] = ()
     data_set: TextDataSet = _PLAIN
 
     kind: ClassVar[TaskKind] = "classification"
@@ -125,7 +125,7 @@ class Classification(TextTask[str]):
             raise InputError(
                 f"{path}: {len(found):,} different labels in {num_examples:,} examples, such as "
                 f"{', '.join(repr(label[:40]) for label in sorted(found)[:3])}: the column "
-                f"{self.files.columns.label!r} looks like ids, texts or measured values; name the right one with "
+                f"{self.columns.label!r} looks like ids, texts or measured values; name the right one with "
                 "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
             )
         labels = sorted_and_checked(found)
@@ -193,9 +193,6 @@ class Classification(TextTask[str]):
 
     def fit_loss(self, module: TaskModule, training: EncodedExamples, is_kept: bool) -> None:
         weigh_labels(module, training.unit_columns["labels"], len(self.labels), self.settings)
-
-    def remembered(self) -> dict[str, Any]:
-        return super().remembered() | self.settings.model_dump(include={"negative_label"}, exclude_none=True)
 
     def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`label`, `score` (its probability) and `probabilities` by label."""

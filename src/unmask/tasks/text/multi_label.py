@@ -45,7 +45,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         labels: in the order of their ids.
     """
 
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
     kind: ClassVar[TaskKind] = "classification"
     problem_type: ClassVar[str] = "multi_label_classification"
@@ -72,8 +72,8 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         fitted = replace(self, files=self.files.fit_to(path))
         if self.labels:
             return fitted
-        if fitted.files.columns.labels is not None:
-            return replace(fitted, labels=fitted.files.columns.labels)
+        if fitted.columns.labels is not None:
+            return replace(fitted, labels=fitted.columns.labels)
         found: dict[str, str] = {}
         with Progress("reading labels", unit="examples") as progress:
             for example in progress.counting(fitted.load(path, ExampleCounts())):
@@ -82,7 +82,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 if len(found) > _MOST_LABELS:
                     raise InputError(
                         f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
-                        f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what separates them with "
+                        f"data.columns.label=... (it is {fitted.columns.label!r}), and what separates them with "
                         f"task.label_separator (it is {self.settings.label_separator!r})"
                     )
         if len(found) < 2:
@@ -93,13 +93,13 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return replace(fitted, labels=sorted_and_checked(found, self.settings.label_separator))
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
-        its_own = self.files.columns.labels is not None
+        its_own = self.columns.labels is not None
         read = self._read_label if its_own else naming_classes(path, self._ids, self._read_label)
         return self.files.load(path, counts, read, unlabelled)
 
     def _read_label(self, row: Row, name: str) -> tuple[str, ...]:
         """An example with an empty list of labels counts as labelled."""
-        if (columns := self.files.columns.labels) is not None:
+        if (columns := self.columns.labels) is not None:
             labels = tuple(column for column in columns if read_flag(row, column))
         else:
             labels = read_labels(row, name, self.settings.label_separator)
@@ -176,10 +176,6 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         assert isinstance(score, LabelSetScore)
         return self.with_settings(thresholds=score.best_thresholds())
 
-    def with_settings(self, **settings: Any) -> MultiLabelClassification:
-        """The task with other values of some of its settings."""
-        return replace(self, settings=self.settings.model_copy(update=settings))
-
     def together(self, tasks: Sequence[Task[ManyLabelled]], chosen: Mapping[str, Any]) -> MultiLabelClassification:
         """See `Task`: with the means of the members' thresholds, if none were chosen."""
         every = [each.settings.thresholds for each in tasks]
@@ -217,11 +213,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
     def remembered(self) -> dict[str, Any]:
         given = self.settings.thresholds
         thresholds = {"thresholds": given} if isinstance(given, dict) else {}
-        return {
-            **super().remembered(),
-            **self.settings.model_dump(include={"multi_label", "label_separator"}),
-            **thresholds,
-        }
+        return {**super().remembered(), "label_separator": self.settings.label_separator, **thresholds}
 
 
 def label_counts(examples: EncodedExamples) -> NDArray[np.int64]:

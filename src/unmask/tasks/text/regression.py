@@ -56,7 +56,6 @@ class Regression(TextTask[float]):
     data_set: TextDataSet = _PLAIN
 
     kind: ClassVar[TaskKind] = "regression"
-    labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[str] = "regression"
 
     def fit_to(self, path: DataPath) -> Regression:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,9 +14,9 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.family import HeadKind
-from unmask.tasks.base import ExampleCounts, UsualTask
+from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.settings import TaskSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
 from unmask.tokenization.opening import Tokenizer
 
@@ -24,8 +24,8 @@ LabelT = TypeVar("LabelT")
 
 
 @dataclass(frozen=True)
-class TextTask(UsualTask, ABC, Generic[LabelT]):
-    """A task whose examples are `TextExample`s; the methods of `Task` that every such task shares.
+class TextTask(Task[TextExample[LabelT]], Generic[LabelT]):
+    """A task whose examples are `TextExample`s.
 
     Attributes:
         settings: its name, lengths and dropout, and the settings of its kind.
@@ -39,8 +39,9 @@ class TextTask(UsualTask, ABC, Generic[LabelT]):
     per_token: ClassVar[bool] = False
 
     @property
-    def id_column(self) -> str:
-        return self.files.columns.id or "id"
+    def columns(self) -> ColumnSettings:  # type: ignore[override]
+        """The columns that are looked for first."""
+        return self.files.columns
 
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:  # type: ignore[override]
@@ -64,9 +65,6 @@ class TextTask(UsualTask, ABC, Generic[LabelT]):
     def read(self, row: Row) -> TextExample[LabelT]:
         return self.files.read(row)
 
-    def read_all(self, rows: Iterable[Row]) -> Iterator[TextExample[LabelT]]:
-        return map(self.read, rows)
-
     def is_published_txt(self, lines: Sequence[str]) -> bool:
         line = lines[0] if lines else ""
         if self.files.txt_format == ".jsonl":
@@ -89,18 +87,11 @@ class TextTask(UsualTask, ABC, Generic[LabelT]):
     def check_examples(self, examples: Sequence[TextExample[LabelT]], counts: ExampleCounts, path: DataPath) -> None:
         if counts.empty == len(examples):
             raise InputError(
-                f"{path}: no example has any text in {' or '.join(map(repr, self.files.columns.texts))}: there is "
+                f"{path}: no example has any text in {' or '.join(map(repr, self.columns.texts))}: there is "
                 "nothing to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and "
                 "text_b"
             )
 
     def remembered(self) -> dict[str, Any]:
-        return {
-            **self.settings.model_dump(include={"name", "max_length", "truncation"}),
-            **self.settings.model_dump(
-                include={"encoder_top", "two_orders", "bilstm_size", "long_text", "window_pooling", "doc_stride"}
-                | {"feature_layers"},
-                exclude_defaults=True,
-            ),
-            "columns": self.files.columns.model_dump(exclude_none=True),
-        }
+        """See `Task`; the column of labels is always named: the data set's may be called otherwise."""
+        return super().remembered() | {"columns": self.columns.model_dump(exclude_none=True)}

@@ -259,7 +259,7 @@ def test_columns_of_the_user_and_the_usual_ones() -> None:
     strict = open_task(TaskSettings(name="tagging"), columns)
     lenient = open_task(TaskSettings(name="tagging"), columns, lenient=True)
     row = Row({"tokens": ["a"], "text": "b c"}, "x:1")
-    assert (strict.columns.tokens, lenient.columns.tokens) == (("words",), ("words", "tokens"))
+    assert (strict.layout.tokens, lenient.layout.tokens) == (("words",), ("words", "tokens"))
     assert lenient.read(row).words == ["a"]
     assert strict.remembered()["columns"] == {"tokens": "words", "tags": "ner"}
     with pytest.raises(SettingsError, match=r"data\.columns\.question is not for tagging"):
