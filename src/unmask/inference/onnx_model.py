@@ -190,9 +190,9 @@ class OnnxModule(TaskModule):
         terms: list[LossTerm] = self._module.eval().loss(outputs, batch)
         return terms
 
-    def counts(self, batch: Batch) -> dict[str, int]:
-        counts: dict[str, int] = self._module.counts(batch)
-        return counts
+    def num_targets(self, batch: Batch) -> int:
+        num_targets: int = self._module.num_targets(batch)
+        return num_targets
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, ...), or (tokens, ...) of heads on tokens; float32."""

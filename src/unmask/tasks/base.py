@@ -25,6 +25,7 @@ from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.trained import TrainedModule
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.mixture_penalty import check_mixes, penalty_counts, penalty_terms
 
 if TYPE_CHECKING:  # a model in ONNX is opened without them
     from unmask.io.input_files import DataPath
@@ -108,19 +109,29 @@ ExampleT = TypeVar("ExampleT", bound=Example)
 
 
 class TaskModule(TrainedModule):
-    """What a task trains: an encoder, and a head on it."""
+    """What a task trains: an encoder, and a head on it.
+
+    Args:
+        mixture_penalty: see `unmask.tasks.mixture_penalty`.
+
+    Raises:
+        SettingsError: there is such a penalty, and the head mixes no layers.
+    """
 
     encoder: Encoder
     head: nn.Module
+    _mixture_penalty: float = 0.0
 
-    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+    def __init__(self, encoder: Encoder, head: nn.Module, mixture_penalty: float = 0.0) -> None:
         super().__init__()
+        check_mixes(head, mixture_penalty)
         self.encoder = encoder
         self.head = head
+        self._mixture_penalty = mixture_penalty
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The loss of a batch with the task's columns."""
-        return self.loss(self.outputs(batch), batch)
+        """The loss of a batch with the task's columns, and the term `mixture` if there is a penalty."""
+        return [*self.loss(self.outputs(batch), batch), *penalty_terms(self.head, self._mixture_penalty)]
 
     @abstractmethod
     def outputs(self, batch: Batch) -> Tensor:
@@ -135,8 +146,12 @@ class TaskModule(TrainedModule):
         """The loss term `task`, and those of any auxiliary objective."""
 
     @abstractmethod
+    def num_targets(self, batch: Batch) -> int:
+        """Of the term `task`."""
+
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of targets of each loss term, without running the model."""
+        return {"task": self.num_targets(batch), **penalty_counts(self._mixture_penalty)}
 
     def rescale(self) -> None:
         """Makes the head answer, and the loss count, on the scale of the labels, if it learnt on another."""

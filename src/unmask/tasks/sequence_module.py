@@ -31,7 +31,6 @@ from unmask.models.heads.heads import Classifier, DeepClassifier, TwoOrderClassi
 from unmask.models.heads.layer_mixture import ELMOS
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.base import TaskModule
-from unmask.tasks.mixture_penalty import check_mixes, penalty_counts, penalty_terms
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -55,10 +54,7 @@ class SequenceModule(TaskModule):
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
         window_pooling: how the rows of a unit become one output: `mean` and `max` of their outputs, `learnt` by the
             head; None: a unit is one row, or the head's two.
-        mixture_penalty: see `unmask.tasks.mixture_penalty`.
-
-    Raises:
-        SettingsError: there is such a penalty, and the head mixes no layers.
+        mixture_penalty: see `TaskModule`.
     """
 
     _label_weights: Tensor
@@ -72,9 +68,7 @@ class SequenceModule(TaskModule):
         window_pooling: Literal["mean", "max", "learnt"] | None = None,
         mixture_penalty: float = 0.0,
     ) -> None:
-        super().__init__(encoder, head)
-        check_mixes(head, mixture_penalty)
-        self._mixture_penalty = mixture_penalty
+        super().__init__(encoder, head, mixture_penalty)
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
         self._window_pooling = window_pooling
@@ -148,7 +142,7 @@ class SequenceModule(TaskModule):
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder; or `mixture`."""
         if not self._auxiliary_lm_weight:
-            return [*super().forward(batch), *penalty_terms(self.head, self._mixture_penalty)]
+            return super().forward(batch)
         hidden = self.encoder(batch)
         terms = self.loss(self._read(hidden, batch), batch)
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
@@ -202,12 +196,14 @@ class SequenceModule(TaskModule):
             total = self._summed_loss(outputs.float(), labels)
         return [LossTerm("task", total)]
 
+    def num_targets(self, batch: Batch) -> int:
+        """Labels; missing ones are NaN, or `IGNORE_INDEX`."""
+        labels = batch.columns["labels"]
+        return int((~labels.isnan() if labels.is_floating_point() else labels != IGNORE_INDEX).sum())
+
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labels, and sequences of more than one token."""
-        counts = {"task": int(_num_targets(batch.columns["labels"])), **penalty_counts(self._mixture_penalty)}
-        if self._auxiliary_lm_weight:
-            counts["lm"] = num_continued(batch)
-        return counts
+        """See `TaskModule`; of `lm` the sequences of more than one token."""
+        return super().counts(batch) | ({"lm": num_continued(batch)} if self._auxiliary_lm_weight else {})
 
 
 def _last_layer(head: nn.Module) -> nn.Linear:
@@ -322,9 +318,3 @@ def new_task_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
     return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)
-
-
-def _num_targets(labels: Tensor) -> Tensor:
-    """() int64: how many labels there are; missing ones are NaN, or `IGNORE_INDEX`."""
-    present = ~labels.isnan() if labels.is_floating_point() else labels != IGNORE_INDEX
-    return present.sum()

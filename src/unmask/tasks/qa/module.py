@@ -63,9 +63,9 @@ class QaModule(TaskModule):
             total = total + _answerability_loss(outputs[batch.first_tokens, 2], batch)
         return [LossTerm("task", total)]
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_targets(self, batch: Batch) -> int:
         """Windows whose answer's place is known."""
-        return {"task": int((batch.columns["start_positions"] != IGNORE_INDEX).sum())}
+        return int((batch.columns["start_positions"] != IGNORE_INDEX).sum())
 
 
 def _span_loss(scores: Tensor, batch: Batch) -> Tensor:

@@ -25,7 +25,6 @@ from unmask.models.heads.bilstm import BiLstmHead, FeatureHead, token_outputs
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.base import TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
-from unmask.tasks.mixture_penalty import check_mixes, penalty_counts, penalty_terms
 
 FEATURES = "features"
 """The token column that replaces the encoder's output."""
@@ -65,8 +64,8 @@ class TaggingModule(TaskModule):
         total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return [LossTerm("task", total)]
 
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
+    def num_targets(self, batch: Batch) -> int:
+        return int((batch.columns["labels"] != IGNORE_INDEX).sum())
 
 
 class FeatureTaggingModule(TaggingModule):
@@ -76,30 +75,21 @@ class FeatureTaggingModule(TaggingModule):
         encoder: its parameters get no gradients from now on.
         head: maps features and the sequence lengths to (tokens, labels).
         feature_layers: the layers that the head reads.
-        mixture_penalty: see `unmask.tasks.mixture_penalty`.
+        mixture_penalty: see `TaskModule`.
 
     Raises:
         SettingsError: there are no such layers, or there is a penalty and they are not mixed.
     """
 
     def __init__(self, encoder: Encoder, head: nn.Module, feature_layers: str, mixture_penalty: float = 0.0) -> None:
-        super().__init__(encoder.requires_grad_(False).eval(), head)
+        super().__init__(encoder.requires_grad_(False).eval(), head, mixture_penalty)
         self._choice = find_choice(feature_layers, encoder.settings.num_hidden_layers)
-        check_mixes(head, mixture_penalty)
-        self._mixture_penalty = mixture_penalty
 
     def train(self, mode: bool = True) -> Self:
         """As for any module, but the encoder stays in eval mode: its features are the same in every epoch."""
         super().train(mode)
         self.encoder.eval()
         return self
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`, and `mixture` if there is a penalty."""
-        return [*super().forward(batch), *penalty_terms(self.head, self._mixture_penalty)]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return super().counts(batch) | penalty_counts(self._mixture_penalty)
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, labels) float32, from the column `features` if the batch has it, else from the encoder."""

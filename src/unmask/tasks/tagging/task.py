@@ -28,7 +28,6 @@ from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.mixture_penalty import check_mixes
 from unmask.tasks.rows import check_columns, shown_beside
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -333,8 +332,7 @@ class Tagging(Task[TaggingExample]):
                 head = FeatureHead(encoder.settings, num_labels, layers, settings.classifier_dropout, units)
             return FeatureTaggingModule(encoder, head, layers, settings.mixture_penalty)
         head = new_task_head(self.head_kind, encoder, num_labels, settings) if head is None else head
-        check_mixes(head, settings.mixture_penalty)
-        return TaggingModule(encoder, head)
+        return TaggingModule(encoder, head, settings.mixture_penalty)
 
     # Answering.
 
