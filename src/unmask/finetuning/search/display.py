@@ -7,7 +7,7 @@ for each one that has ended. For all trials: warnings about their inputs, once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -95,33 +95,19 @@ class TrialsDisplay:
 
 
 @contextmanager
-def showing_warnings(directory: Path) -> Iterator[set[str]]:
-    """A block whose warnings are shown and written to the log of a search, each once; its other messages are not, since
-    the trials, which open the same inputs, log them. Yields the warnings.
+def warning_once(seen: set[str], level: int = logging.NOTSET) -> Iterator[None]:
+    """A block that shows a warning only where it is not in `seen`, and adds it; logs opened in it get each one.
 
-    Raises:
-        OutputError: the disk is full, or the directory cannot be written.
+    Args:
+        level: less than that is neither shown nor logged.
     """
-    shown: set[str] = set()
-
-    def is_first(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        if record.levelno < logging.WARNING or message in shown:
-            return False
-        shown.add(message)
-        return True
-
-    with logging_messages(directory, echo=True), _filtering(is_first):
-        yield shown
-
-
-@contextmanager
-def hiding_warnings(shown: Set[str]) -> Iterator[None]:
-    """A block that does not show these warnings again; logs opened in it still get them."""
 
     def mark(record: logging.LogRecord) -> bool:
-        setattr(record, HIDDEN, record.levelno == logging.WARNING and record.getMessage() in shown)
-        return True
+        if record.levelno == logging.WARNING:
+            message = record.getMessage()
+            setattr(record, HIDDEN, message in seen)
+            seen.add(message)
+        return record.levelno >= level
 
     with ExitStack() as filters:
         filters.enter_context(_filtering(mark))

@@ -51,7 +51,12 @@ class Machines(Protocol):
 
 
 def run_side_by_side(
-    waiting: Sequence[Trial], runs: Runs, *, settings: FinetuneRecipe, note_end: Callable[[Trial, str | None], str]
+    waiting: Sequence[Trial],
+    runs: Runs,
+    seen: set[str],
+    *,
+    settings: FinetuneRecipe,
+    note_end: Callable[[Trial, str | None], str],
 ) -> None:
     """Runs trials in worker processes, several at a time.
 
@@ -65,6 +70,7 @@ def run_side_by_side(
 
     Args:
         waiting: the trials to run.
+        seen: warnings that have been shown; those of the trials are added.
         settings: of the search: how many at a time, and where.
         note_end: called for each trial that has finished or failed, in the order in which they end, with what is wrong
             with that trial alone; it returns the line to show.
@@ -82,7 +88,7 @@ def run_side_by_side(
             with closing(_machines(settings, runs)) as machines:
                 at_a_time = max(1, min(machines.capacity(), len(waiting)))
                 with TrialsDisplay(directory, len(waiting), at_a_time) as display:
-                    trials = _Trials(waiting, machines, note_end, display)
+                    trials = _Trials(waiting, machines, seen, note_end, display)
                     trials.run(interruption)
         except KeyboardInterrupt as error:
             message = f"{directory}: stopped at once, with what its trials had saved"
@@ -143,6 +149,7 @@ class _Trials:
         self,
         waiting: Sequence[Trial],
         machines: Machines,
+        seen: set[str],
         note_end: Callable[[Trial, str | None], str],
         display: TrialsDisplay,
     ) -> None:
@@ -154,7 +161,7 @@ class _Trials:
         self._losses: Counter[str] = Counter()
         self._note_end = note_end
         self._display = display
-        self._warnings: set[str] = set()
+        self._seen = seen
         self._spent_s, self._spent_cost = 0.0, 0.0
 
     def run(self, interruption: Interruption) -> None:
@@ -173,8 +180,8 @@ class _Trials:
 
     def _end(self, trial: Trial, began: float, ended: Ended) -> None:
         for message in ended.warnings:
-            if message not in self._warnings:
-                self._warnings.add(message)
+            if message not in self._seen:
+                self._seen.add(message)
                 self._display.warn(f"{trial.name}: {message}")
         if ended.lost is not None and not self.is_stopping and self.error is None:
             self._losses[trial.name] += 1

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
-from unmask.finetuning.search.display import hiding_warnings, showing_warnings
+from unmask.finetuning.search.display import warning_once
 from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
@@ -95,6 +95,7 @@ def run_trials(
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
+    seen: set[str] = set()  # warnings: each is shown once
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         _refuse_to_leave_out(directory, trials)
         for trial in trials:
@@ -106,7 +107,8 @@ def run_trials(
         if settings.search.ray is not None:
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is read or written
-        with showing_warnings(directory) as shown:
+        # Its other messages are those of the trials, which open the same inputs.
+        with logging_messages(directory, echo=True), warning_once(seen, logging.WARNING):
             checked: set[tuple[str, int | None, int | None]] = set()
             for trial in trials:
                 its = trial.settings
@@ -127,9 +129,9 @@ def run_trials(
             num_threads=torch.get_num_threads(),
         )
     try:
-        with alone_in(directory), hiding_warnings(shown):
+        with alone_in(directory), warning_once(seen):
             num_threads = max(1, torch.get_num_threads() // settings.search.parallel)
-            return _run_all(settings, trials, Runs(directory, recipe, run, num_threads, frozenset(shown)))
+            return _run_all(settings, trials, Runs(directory, recipe, run, num_threads), seen)
     except Interrupted:
         raise
     except KeyboardInterrupt as error:
@@ -149,9 +151,9 @@ def _refuse_to_leave_out(directory: Path, trials: Sequence[Trial]) -> None:
         )
 
 
-def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> Path:
+def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, seen: set[str]) -> Path:
     directory = runs.directory
-    outcomes = _outcomes(settings, trials, runs)
+    outcomes = _outcomes(settings, trials, runs, seen)
     finished = [outcome for outcome in outcomes if outcome.error is None]
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
@@ -196,7 +198,7 @@ def _ensemble_there(directory: Path) -> dict[str, Any]:
     return {}
 
 
-def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> list[TrialOutcome]:
+def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, seen: set[str]) -> list[TrialOutcome]:
     """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
     directory = runs.directory
     ended: dict[str, TrialOutcome] = {}
@@ -223,7 +225,7 @@ def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> 
 
     left = [trial for trial in trials if trial.name not in ended]
     if left and (settings.search.parallel > 1 or settings.search.ray is not None):
-        run_side_by_side(left, runs, settings=settings, note_end=note_end)
+        run_side_by_side(left, runs, seen, settings=settings, note_end=note_end)
     else:
         numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
         _run_one_after_another(left, numbers, runs, note_end)

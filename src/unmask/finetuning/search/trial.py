@@ -66,14 +66,12 @@ class Runs:
         recipe: the recipe's name, for the record.
         run: makes one run; a module-level function where processes import it.
         num_threads: that each trial computes with, where several run at a time.
-        shown: warnings that have been shown already, and are not reported again.
     """
 
     directory: Path
     recipe: str
     run: RunOne
     num_threads: int
-    shown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Ended:
         error: what is wrong with every trial, or with our code.
         lost: why its machine has not ended it; it may begin again elsewhere.
         is_stopped: stopped by a signal; it has saved what it has done.
-        warnings: what it has warned about, but for what has been shown.
+        warnings: what it has warned about.
     """
 
     failure: str | None = None
@@ -221,7 +219,7 @@ def _run_trial(trial: Trial, runs: Runs) -> Ended:
             logger.removeHandler(warnings)
         torch.cuda.empty_cache()  # memory cached here is not free for the others
     messages = dict.fromkeys(warnings.format(record).rstrip() for record in warnings.buffer)
-    return replace(ended, warnings=tuple(message for message in messages if message not in runs.shown))
+    return replace(ended, warnings=tuple(messages))
 
 
 def _attempt_all(trial: Trial, runs: Runs) -> Ended:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.files import Terminal
-from unmask.finetuning.search.display import TrialsDisplay, hiding_warnings
+from unmask.finetuning.search.display import TrialsDisplay, warning_once
 from unmask.training.run.log import logging_messages
 
 
@@ -55,7 +55,7 @@ def test_what_a_handler_of_the_program_shows_is_shown_once(tmp_path: Path) -> No
         try:
             with TrialsDisplay(tmp_path, 3, 2) as display:
                 display.log("a_seed0: accuracy 0.5 on dev")
-            with hiding_warnings({"of train"}), logging_messages(tmp_path, echo=True):
+            with warning_once({"of train"}), logging_messages(tmp_path, echo=True):
                 logging.getLogger("unmask").warning("of train")
                 logging.getLogger("unmask").warning("of this trial")
         finally:
