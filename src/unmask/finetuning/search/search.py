@@ -20,14 +20,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
+from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import warning_once
 from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
@@ -37,7 +36,6 @@ from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_re
 from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
-from unmask.io.json_text import read_object
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import figures_in_a_line, human_duration, human_number, listed
 from unmask.io.ray_process import RayProcess
@@ -103,7 +101,7 @@ def run_trials(
         for change in changes.lines:
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
-        _check_ensemble_place(directory, settings)
+        refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
         if settings.search.ray is not None:
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is read or written
@@ -161,41 +159,22 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, seen
     _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
-        chosen = runs_of_best_point(finished, metric)
-        _check_ensemble_place(directory, settings)
-        # Before there is one: should this process be killed meanwhile, the next one finds that it is the search's.
-        write_json(directory / SUMMARY, summary | {"ensemble": {"members": [run.name for run in chosen]}})
-        summary["ensemble"] = _answer_together(chosen, settings, directory)
-    is_old = summary.get("ensemble") is None and bool(_ensemble_there(directory))
+        summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
+    if summary.get("ensemble") is None:
+        _drop_ensemble(directory)
     write_json(directory / SUMMARY, summary)
-    if is_old:
-        shutil.rmtree(directory / "ensemble")
-        _log(directory, f"{directory / 'ensemble'} is removed: it was of earlier runs")
     for line in describe(summary):
         _log(directory, line)
     write_trials_page(directory, summary)
     return directory / MODEL
 
 
-def _check_ensemble_place(directory: Path, settings: FinetuneRecipe) -> None:
-    """Raises OutputError where the search's ensemble would take the place of something that no search has made."""
+def _drop_ensemble(directory: Path) -> None:
+    """Removes the ensemble of runs that are no longer all that the search has."""
     place = directory / "ensemble"
-    refuse_foreign(place, (ENSEMBLE,), "an ensemble")
-    if settings.search.ensemble and (place / ENSEMBLE).exists() and not _ensemble_there(directory):
-        raise OutputError(
-            f"{place} is an ensemble that this search did not make, and its own would take the place: move it away, or "
-            "choose another --out"
-        )
-
-
-def _ensemble_there(directory: Path) -> dict[str, Any]:
-    """What the summary says of the ensemble beside it; empty where no search has made that, but a user may have."""
-    place = directory / "ensemble"
-    with suppress(InputError):
-        made = read_object(directory / SUMMARY).get("ensemble")
-        if made and (place / ENSEMBLE).is_file() and not place.is_symlink():
-            return {"ensemble": made}
-    return {}
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+        _log(directory, f"{place} is removed: it was of earlier runs")
 
 
 def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, seen: set[str]) -> list[TrialOutcome]:
@@ -217,10 +196,11 @@ def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, see
         if len(ended) == num_there:
             with logging_messages(directory, echo=True):
                 drop_card(directory / MODEL)  # it has the figures of all runs
+            _drop_ensemble(directory)
         ended[trial.name] = outcome = _outcome(trial, directory, failure)
         if finished := [each for each in in_order() if each.error is None]:
             metric = _metric_of(settings, finished[0])
-            write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)) | _ensemble_there(directory))
+            write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
         return _describe_outcome(outcome, settings)
 
     left = [trial for trial in trials if trial.name not in ended]

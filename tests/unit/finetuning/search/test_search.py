@@ -310,23 +310,6 @@ def test_an_ensemble_of_earlier_runs_does_not_stay_beside_new_ones(
     assert (out / "log.txt").read_text().count("out/ensemble is removed: it was of earlier runs") == 1
 
 
-def test_an_ensemble_that_no_search_made_stays(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run_search(out, new_recipe({"restarts": 2}), pretended(0.5))
-    own = write(out / "ensemble" / "ensemble.json", "{}")
-    run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
-    assert own.exists()
-    run = pretended(0.6)
-    with pytest.raises(OutputError, match=r"out/ensemble is an ensemble that this search did not make, .*: move it"):
-        run_search(out, new_recipe({"restarts": 4, "ensemble": True}), run, resume=True)
-    assert (own.read_text(), run.begun) == ("{}", [])
-    own.parent.rename(tmp_path / "own")
-    (out / "ensemble").symlink_to(tmp_path / "own")
-    write(out / "summary.json", '{"ensemble": {"members": []}}')
-    run_search(out, new_recipe({"restarts": 3}), pretended(0.6), resume=True)
-    assert (tmp_path / "own" / "ensemble.json").exists()
-
-
 def test_an_ensemble_that_a_stopped_search_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
         write(directory / "ensemble.json", "{}")
