@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,12 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
         verdict=what_was_not_learned(summary),
         **_strips(summary),
         curves=[
-            ("By the number of training examples", _examples_curves(summary)),
-            ("By the number of layers taken", _layers_curves(summary)),
-            ("By the step of pre-training", _steps_curves(summary)),
+            (
+                "By the number of training examples",
+                _curves(summary, "train_examples", _by("train_examples", "_examples")),
+            ),
+            ("By the number of layers taken", _curves(summary, "transfer_layers", _by("transfer_layers", "_layers"))),
+            ("By the step of pre-training", _curves(summary, "init_from", _by_step)),
         ],
         best=_best(summary),
         together=_together(summary),
@@ -84,26 +87,11 @@ def _in_a_line(figures: Mapping[str, float | None]) -> str:
 def _tiles(summary: Summary) -> list[tuple[str, str]]:
     metric, best = summary["metric"], summary["best_on_dev"]
     over_all = best["all_runs_of_it"]
-    tiles = [
+    return [
         ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
         (f"Mean {words(metric)} ± sd of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
         (f"Best run's {words(metric)} on dev", human_number(best["dev"][metric])),
     ]
-    if (its := on_test(metric)) in over_all["test"]:
-        tiles.append((f"Mean {words(its)} ± sd of its configuration on test", spread_in_words(over_all["test"][its])))
-    if ensemble := summary.get("ensemble"):
-        values = [
-            f"{split} {human_number(ensemble[split].get(name))}"
-            for split, name in (("dev", metric), ("test", its))
-            if split in ensemble
-        ]
-        tiles.append(
-            (
-                f"{' and '.join(map(words, dict.fromkeys((metric, its))))} of {len(ensemble['members'])} together",
-                " · ".join(values),
-            )
-        )
-    return tiles
 
 
 def _strips(summary: Summary) -> dict[str, Any]:
@@ -140,31 +128,44 @@ def _strips(summary: Summary) -> dict[str, Any]:
     return {"strips": strips, "low": low, "high": high}
 
 
-def _examples_curves(summary: Summary) -> list[tuple[str, Markup]]:
-    """The mean by number of training examples, a curve for each configuration of other settings (ELMo, figure 1)."""
-    rows = [row for row in summary["combinations"] if "train_examples" in row]
-    names = [row["name"].replace(f"_examples{row['train_examples']}", "") for row in rows]
-    return _curves(summary, [(name, row["train_examples"], row) for name, row in zip(names, rows, strict=True)])
+def _curves(
+    summary: Summary, key: str, place: Callable[[Mapping[str, Any]], tuple[str, int] | None]
+) -> list[tuple[str, Markup]]:
+    """The mean and the standard deviation on dev by one of the settings that were searched, a curve for each
+    configuration of other settings: ELMo, figure 1; GPT-1, figure 2; BERT, figure 5.
 
-
-def _layers_curves(summary: Summary) -> list[tuple[str, Markup]]:
-    """The mean by number of transferred layers, a curve for each configuration of other settings (GPT-1, figure 2)."""
-    rows = [row for row in summary["combinations"] if "transfer_layers" in row]
-    return _curves(summary, [(row["name"].rpartition("_layers")[0], row["transfer_layers"], row) for row in rows])
-
-
-def _steps_curves(summary: Summary) -> list[tuple[str, Markup]]:
-    """The mean by the step of pre-training, a curve for each run of it and each configuration of other settings (BERT,
-    figure 5); none unless the step of every model is known."""
-    rows = [row for row in summary["combinations"] if "init_from" in row]
-    origins = {row["init_from"]: _origin(row["init_from"]) for row in rows}
-    points = []
-    for row in rows:
-        if (origin := origins[row["init_from"]]) is None:
+    Args:
+        key: the setting.
+        place: the name of a configuration's curve and its place there; there are no curves if any has none.
+    """
+    curves: dict[str, list[tuple[float, ...]]] = {}
+    for row in summary["combinations"]:
+        if key not in row:
+            continue
+        if (its := place(row)) is None:
             return []
-        run, step = origin
-        points.append((f"{run}: lr{row['name'].rpartition('_lr')[2]}", step, row))
-    return _curves(summary, points)
+        spread = row["dev"].get(summary["metric"], {})
+        if (mean := spread.get("mean")) is not None:
+            curves.setdefault(its[0], []).append((its[1], mean, math.nan if spread["sd"] is None else spread["sd"]))
+    drawn = []
+    for name, points in curves.items():
+        if len(points) > 1:
+            places, means, sds = np.array(sorted(points), dtype=np.float64).T
+            panel = Panel(name, Series.of((), ""), Series(places, means), summary["floors"], spread=sds)
+            drawn.append((name, draw_wide(panel)))
+    return drawn
+
+
+def _by(key: str, mark: str) -> Callable[[Mapping[str, Any]], tuple[str, int]]:
+    """The place of a configuration by a number that its name has behind a mark."""
+    return lambda row: (row["name"].replace(f"{mark}{row[key]}", ""), row[key])
+
+
+def _by_step(row: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The place of a configuration by the step of pre-training, a curve for each run of that; None if the step of its
+    model is not known."""
+    origin = _origin(row["init_from"])
+    return origin and (f"{origin[0]}: lr{row['name'].rpartition('_lr')[2]}", origin[1])
 
 
 def _origin(model: str) -> tuple[str, int] | None:
@@ -174,22 +175,6 @@ def _origin(model: str) -> tuple[str, int] | None:
             case {"command": "checkpoint", "of": [str(run)], "step": int(step)}:
                 return run, step
     return None
-
-
-def _curves(summary: Summary, rows: Sequence[tuple[str, int, Mapping[str, Any]]]) -> list[tuple[str, Markup]]:
-    """The mean and the standard deviation of configurations, each with the name of its curve and its place there."""
-    curves: dict[str, list[tuple[float, ...]]] = {}
-    for name, place, row in rows:
-        spread = row["dev"].get(summary["metric"], {})
-        if (mean := spread.get("mean")) is not None:
-            curves.setdefault(name, []).append((place, mean, math.nan if spread["sd"] is None else spread["sd"]))
-    drawn = []
-    for name, points in curves.items():
-        if len(points) > 1:
-            places, means, sds = np.array(sorted(points), dtype=np.float64).T
-            panel = Panel(name, Series.of((), ""), Series(places, means), summary["floors"], spread=sds)
-            drawn.append((name, draw_wide(panel)))
-    return drawn
 
 
 def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:

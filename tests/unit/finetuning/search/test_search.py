@@ -287,7 +287,7 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
     assert summary["ensemble"] == {"members": members, "dev": {"accuracy": 0.85}, "test": {"accuracy": 0.8}}
     assert summary["best_on_dev"]["trial"] == "a_lr1e-05_batch16_epochs3_seed0"
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "accuracy of 4 together" in page
+    assert "4 together" in page
     assert "model/ is the best single run on dev, a_lr1e-05_batch16_epochs3_seed0; ensemble/ is the 4 runs" in page
     assert "those of a_lr2e-05_batch16_epochs3, b_lr2e-05_batch16_epochs3." in page
 
