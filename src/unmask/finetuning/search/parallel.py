@@ -17,7 +17,7 @@ from typing import Protocol
 from unmask.errors import Interrupted
 from unmask.finetuning.search.display import TrialsDisplay
 from unmask.finetuning.search.on_ray import RayMachines
-from unmask.finetuning.search.trial import Ended, Runs, Trial, TrialProcess
+from unmask.finetuning.search.trial import Ended, Pace, Runs, Trial, TrialProcess
 from unmask.io.signals import Interruption
 from unmask.recipe.tree import FinetuneRecipe
 
@@ -162,7 +162,7 @@ class _Trials:
         self._note_end = note_end
         self._display = display
         self._seen = seen
-        self._spent_s, self._spent_cost = 0.0, 0.0
+        self._pace = Pace()
 
     def run(self, interruption: Interruption) -> None:
         """Runs until no trial is under way and none is left to begin."""
@@ -199,8 +199,7 @@ class _Trials:
         elif ended.is_stopped:
             self._stop()
         elif ended.lost is None:
-            self._spent_s += time.monotonic() - began
-            self._spent_cost += trial.cost
+            self._pace.add(trial, time.monotonic() - began)
             self._display.num_ended += 1
             self._display.log(self._note_end(trial, ended.failure))
 
@@ -213,8 +212,8 @@ class _Trials:
 
     def _left_s(self, capacity: int) -> float | None:
         """Estimated seconds until the last trial ends; None before the first has ended, and when none is left."""
-        if not self._spent_cost or not self._running or not capacity:
+        needed_s = self._pace.needed_s((*self._waiting, *(trial for trial, _ in self._running.values())))
+        if needed_s is None or not self._running or not capacity:
             return None
-        cost = sum(trial.cost for trial in (*self._waiting, *(trial for trial, _ in self._running.values())))
         under_way_s = sum(time.monotonic() - began for _, began in self._running.values())
-        return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / capacity
+        return max(0.0, needed_s - under_way_s) / capacity

@@ -32,7 +32,7 @@ from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
-from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results, refuse_other_settings
+from unmask.finetuning.search.trial import Pace, RunOne, Runs, Trial, attempt, read_results, refuse_other_settings
 from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
@@ -156,7 +156,7 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, seen
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
     metric = _metric_of(settings, finished[0])
-    _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
+    _link_model(directory / TRIALS / best_run(finished, metric).trial.name / MODEL, directory / MODEL)
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
         summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
@@ -220,10 +220,10 @@ def _run_one_after_another(
     Args:
         numbers: each trial's number among all, as text, by name.
     """
-    spent_s, spent_cost = 0.0, 0.0
+    pace = Pace()
     for place, trial in enumerate(trials):
-        cost_left = sum(other.cost for other in trials[place:])
-        left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
+        left_s = pace.needed_s(trials[place:])
+        left = "" if left_s is None else f", {human_duration(left_s)} left"
         _log(runs.directory, f"trial {numbers[trial.name]}{left}: {trial.name}")
         began = time.monotonic()
         try:
@@ -232,13 +232,13 @@ def _run_one_after_another(
             where = f"stopped in trial {numbers[trial.name]}, which has saved where it is"
             message = f"{runs.directory}: {where}; the same command with --resume continues the search"
             raise Interrupted(message, error.signal_number) from error
-        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + trial.cost
+        pace.add(trial, time.monotonic() - began)
         _log(runs.directory, note_end(trial, failure))
 
 
 def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome:
     """The outcome of a trial that has ended; deletes what a finished trial no longer needs."""
-    outcome = TrialOutcome(trial.name, trial.configuration, trial.point, trial.given, dev={}, test={}, error=failure)
+    outcome = TrialOutcome(trial, dev={}, test={}, error=failure)
     if failure is not None:
         return outcome
     place = directory / TRIALS / trial.name
@@ -266,10 +266,10 @@ def _log(directory: Path, line: str) -> None:
 
 def _describe_outcome(outcome: TrialOutcome, settings: FinetuneRecipe) -> str:
     if outcome.error is not None:
-        return f"{outcome.name} has failed, the others continue: {outcome.error}"
+        return f"{outcome.trial.name} has failed, the others continue: {outcome.error}"
     metric = _metric_of(settings, outcome).name
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
-    return f"{outcome.name}: {metric} {human_number(outcome.dev[metric])} on dev{fault}"
+    return f"{outcome.trial.name}: {metric} {human_number(outcome.dev[metric])} on dev{fault}"
 
 
 def _metric_of(settings: FinetuneRecipe, outcome: TrialOutcome) -> Metric:
@@ -289,10 +289,10 @@ def _link_model(source: Path, target: Path) -> None:
 def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
     """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
     if len(runs) < 2:
-        _log(directory, f"no ensemble: of the best configuration only {runs[0].name} has not failed")
+        _log(directory, f"no ensemble: of the best configuration only {runs[0].trial.name} has not failed")
         return None
     place = write_ensemble(
-        [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
+        [directory / TRIALS / run.trial.name / MODEL for run in runs], directory / "ensemble", overwrite=True
     )
     if "best_f1" in runs[0].dev and settings.task.null_threshold is None:
         _tune(place, settings.data, settings.device, null_threshold=None)
@@ -303,10 +303,10 @@ def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, dir
         for name, file, columns in settings.data.measured()
     }
     for name, metrics in figures.items():
-        what = f"ensemble, {len(runs)} runs of {runs[0].point} together on {name}"
+        what = f"ensemble, {len(runs)} runs of {runs[0].trial.point} together on {name}"
         _log(directory, f"{what}: {figures_in_a_line(metrics)}")
     _log(directory, f"the ensemble is {place}: `unmask predict`, `evaluate` and `serve` take it")
-    return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
+    return {"members": [run.trial.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 
 def _tune(place: Path, data: DataSettings, device: str, **undecided: Any) -> None:

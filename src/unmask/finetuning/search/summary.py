@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
+from unmask.finetuning.search.trial import Trial
 from unmask.io.progress import human_number
 from unmask.training.run.best import Metric
 
@@ -24,10 +25,6 @@ class TrialOutcome:
     """The result of a trial.
 
     Attributes:
-        name: the trial's.
-        configuration: a name for all its settings but the seed.
-        point: a name for all its settings but the seed and the checkpoint.
-        given: what the search chose for it, by the names of settings.
         dev, test: its figures; empty if it failed, or if there is no such file.
         degenerate: what is wrong if it gives every example the same answer; None if it does not.
         error: why it failed; None if it did not.
@@ -35,10 +32,7 @@ class TrialOutcome:
         chosen_on_dev: what was chosen there, `thresholds`, `temperature` or, by early stopping, the `step`.
     """
 
-    name: str
-    configuration: str
-    point: str
-    given: Mapping[str, Any]
+    trial: Trial
     dev: Figures
     test: Figures
     degenerate: str | None = None
@@ -57,25 +51,25 @@ def summarise(outcomes: Sequence[TrialOutcome], metric: Metric, num_trials: int)
     """
     finished = [outcome for outcome in outcomes if outcome.error is None]
     best = best_run(finished, metric)
-    of_best = [outcome for outcome in finished if outcome.configuration == best.configuration]
+    of_best = [outcome for outcome in finished if outcome.trial.configuration == best.trial.configuration]
     return {
         "metric": metric.name,
         "lower_is_better": metric.lower_is_better,
         "num_trials": num_trials,
         "num_finished": len(finished),
         "num_failed": len(outcomes) - len(finished),
-        "best_on_dev": _run(best) | {"combination": best.configuration, "all_runs_of_it": _spreads(of_best)},
+        "best_on_dev": _run(best) | {"combination": best.trial.configuration, "all_runs_of_it": _spreads(of_best)},
         "combinations": [
-            _configuration([outcome for outcome in outcomes if outcome.configuration == name], metric)
-            for name in dict.fromkeys(outcome.configuration for outcome in outcomes)
+            _configuration([outcome for outcome in outcomes if outcome.trial.configuration == name], metric)
+            for name in dict.fromkeys(outcome.trial.configuration for outcome in outcomes)
         ],
         "floors": (best.floors or {}).get(f"dev.{metric.name}", {}),
         "chosen_on_dev": sorted({what for outcome in finished for what in outcome.chosen_on_dev}),
         "trials": [
             {
                 **_run(outcome),
-                "combination": outcome.configuration,
-                **outcome.given,
+                "combination": outcome.trial.configuration,
+                **outcome.trial.given,
                 "degenerate": outcome.degenerate,
                 "error": outcome.error,
             }
@@ -96,8 +90,8 @@ def best_run(finished: Sequence[TrialOutcome], metric: Metric) -> TrialOutcome:
 def runs_of_best_point(finished: Sequence[TrialOutcome], metric: Metric) -> list[TrialOutcome]:
     """All runs with the learning rate, batch size, epochs and layers that have the best mean on dev."""
     points = [
-        [outcome for outcome in finished if outcome.point == name]
-        for name in dict.fromkeys(outcome.point for outcome in finished)
+        [outcome for outcome in finished if outcome.trial.point == name]
+        for name in dict.fromkeys(outcome.trial.point for outcome in finished)
     ]
     best = points[0]
     for runs in points[1:]:
@@ -115,18 +109,18 @@ def _configuration(outcomes: Sequence[TrialOutcome], metric: Metric) -> dict[str
     sound = [outcome for outcome in finished if outcome.degenerate is None]
     any_degenerate = len(sound) < len(finished)
     return {
-        "name": outcomes[0].configuration,
-        **{name: value for name, value in outcomes[0].given.items() if name != "seed"},
+        "name": outcomes[0].trial.configuration,
+        **{name: value for name, value in outcomes[0].trial.given.items() if name != "seed"},
         **_spreads(finished),
-        "degenerate": [outcome.name for outcome in finished if outcome.degenerate is not None],
+        "degenerate": [outcome.trial.name for outcome in finished if outcome.degenerate is not None],
         "without_degenerate": _spreads(sound) if any_degenerate else None,
-        "failed": [outcome.name for outcome in outcomes if outcome.error is not None],
+        "failed": [outcome.trial.name for outcome in outcomes if outcome.error is not None],
         "best_on_dev": _run(best_run(finished, metric)) if finished else None,
     }
 
 
 def _run(outcome: TrialOutcome) -> dict[str, Any]:
-    return {"trial": outcome.name, "dev": finite(outcome.dev), "test": finite(outcome.test)}
+    return {"trial": outcome.trial.name, "dev": finite(outcome.dev), "test": finite(outcome.test)}
 
 
 def _spreads(outcomes: Sequence[TrialOutcome]) -> dict[str, Any]:

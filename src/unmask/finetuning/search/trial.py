@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -42,7 +42,13 @@ class RunOne(Protocol):
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a search; `name`, `configuration`, `point` and `given` are those of its `TrialOutcome`."""
+    """One run of a search.
+
+    Attributes:
+        configuration: a name for all its settings but the seed.
+        point: a name for all its settings but the seed and the checkpoint.
+        given: what the search chose for it, by the names of settings.
+    """
 
     name: str
     configuration: str
@@ -55,6 +61,23 @@ class Trial:
         """How long it takes, relative to the other trials of its search."""
         train = self.settings.train
         return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
+
+
+class Pace:
+    """How long trials take, by those that have ended."""
+
+    def __init__(self) -> None:
+        self._spent_s, self._spent_cost = 0.0, 0.0
+
+    def add(self, trial: Trial, spent_s: float) -> None:
+        self._spent_s += spent_s
+        self._spent_cost += trial.cost
+
+    def needed_s(self, trials: Iterable[Trial]) -> float | None:
+        """How many seconds some trials take, one after another; None before the first has ended."""
+        if not self._spent_cost:
+            return None
+        return sum(trial.cost for trial in trials) * self._spent_s / self._spent_cost
 
 
 @dataclass(frozen=True)

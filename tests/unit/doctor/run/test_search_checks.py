@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from support.searches import new_recipe
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.run.search_checks import check_search
 from unmask.errors import InputError, SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, summarise
+from unmask.finetuning.search.trial import Trial
 from unmask.training.run.best import Metric
 
 
@@ -20,7 +22,8 @@ def outcome(rate: float, seed: int, accuracy: float, **more: Any) -> TrialOutcom
     dev = {} if "error" in more else {"loss": 1 - accuracy, "accuracy": accuracy}
     floors = {"dev.accuracy": {"most frequent label of train": 0.6}}
     given = {"learning_rate": rate, "batch_size": 32, "epochs": 3, "seed": seed}
-    return TrialOutcome(f"lr{rate:g}_seed{seed}", f"lr{rate:g}", f"lr{rate:g}", given, dev, {}, floors=floors, **more)
+    trial = Trial(f"lr{rate:g}_seed{seed}", f"lr{rate:g}", f"lr{rate:g}", given, new_recipe({}))
+    return TrialOutcome(trial, dev, {}, floors=floors, **more)
 
 
 SOUND = [
@@ -94,7 +97,8 @@ def test_what_went_wrong(outcomes: list[TrialOutcome], num_trials: int, told: di
 def test_of_test_no_figure_is_shown_that_its_answers_chose(tmp_path: Path) -> None:
     """But the one with the model's own threshold, as everywhere."""
     its = {"best_f1": 0.7, "f1": 0.6}
-    runs = [TrialOutcome(f"s{seed}", "c", "c", {"seed": seed}, {"best_f1": 0.8}, its) for seed in (0, 1)]
+    trials = [Trial(f"s{seed}", "c", "c", {"seed": seed}, new_recipe({})) for seed in (0, 1)]
+    runs = [TrialOutcome(trial, {"best_f1": 0.8}, its) for trial in trials]
     (tmp_path / "recipe.yaml").write_text("seed: 1\n")
     (tmp_path / "summary.json").write_text(json.dumps(summarise(runs, Metric("best_f1"), 2)))
     means, table = diagnose(tmp_path).tables

@@ -14,6 +14,7 @@ from support.searches import Pretended, new_recipe, of_accuracy, read_json, run_
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, describe, runs_of_best_point, summarise
+from unmask.finetuning.search.trial import Trial
 from unmask.io.paths import RECIPE
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.training.run.best import Metric
@@ -157,16 +158,20 @@ def test_a_figure_that_is_not_a_number_is_null(tmp_path: Path) -> None:
     assert summary["trials"][0]["dev"]["pearson"] is None
 
 
+def trial(name: str, configuration: str, point: str) -> Trial:
+    return Trial(name, configuration, point, {}, new_recipe({}))
+
+
 def test_a_figure_that_not_all_runs_have_has_no_mean() -> None:
     """Of a search that was resumed by a version with another metric."""
     figures = [{"accuracy": 0.5}, {"accuracy": 0.6, "f1": 0.7}]
-    outcomes = [TrialOutcome(f"a_seed{n}", "a", "a", {"seed": n}, dev=dev, test={}) for n, dev in enumerate(figures)]
+    outcomes = [TrialOutcome(trial(f"a_seed{n}", "a", "a"), dev=dev, test={}) for n, dev in enumerate(figures)]
     for order in (outcomes, outcomes[::-1]):
         assert summarise(order, ACCURACY, 2)["combinations"][0]["dev"].keys() == {"accuracy"}
 
 
 def of_mse(configuration: str, point: str, value: float, **more: Any) -> TrialOutcome:
-    return TrialOutcome(f"{configuration}_seed0", configuration, point, {}, {"mse": value}, {}, **more)
+    return TrialOutcome(trial(f"{configuration}_seed0", configuration, point), {"mse": value}, {}, **more)
 
 
 def test_the_best_point_is_that_of_the_lowest_mean_error() -> None:
@@ -181,6 +186,6 @@ def test_runs_of_another_checkpoint_and_those_that_failed_are_no_restarts() -> N
 
 
 def test_one_run_has_no_spread() -> None:
-    outcome = TrialOutcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
+    outcome = TrialOutcome(trial("a_seed0", "a", "a"), dev={"accuracy": 0.5}, test={})
     its = summarise([outcome], ACCURACY, 1)["combinations"][0]["dev"]["accuracy"]
     assert its == {"mean": 0.5, "median": 0.5, "sd": None}
