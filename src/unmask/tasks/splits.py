@@ -14,7 +14,6 @@ import numpy as np
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.progress import Progress, listed
-from unmask.io.rows import Row
 from unmask.tasks.rows import alike
 
 logger = logging.getLogger("unmask")
@@ -24,9 +23,6 @@ SplitName = Literal["train", "dev", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 _SHARES: dict[SplitName, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
-
-_ROWS_A_GROUP = 3
-"""A column whose values occur more often, on average, is not suggested."""
 
 _MOST_NAMED = 5
 """Labels in a warning."""
@@ -40,13 +36,11 @@ class Unsplittable:
         group: the name of the group that it belongs to; empty: it is one by itself.
         content: an article as it was parsed, or text exactly as in the file.
         labels: of a row.
-        text: of a row, by which it is grouped if nothing else is asked for.
     """
 
     group: str
     content: Any
     labels: tuple[str, ...] = ()
-    text: str = ""
 
 
 def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
@@ -89,33 +83,10 @@ def one_spelling(keys: Sequence[str]) -> list[str]:
     return [written.get(key, key) for key in keys]
 
 
-def wordiest(there: Iterable[str], rows: Sequence[Row]) -> str | None:
-    """Of the columns that seem to hold texts or names of groups, the one with the most words; None if none does.
-
-    Numbers may be scores, and few different values are likely labels, by which nobody wants to group.
-    """
-    words: dict[str, tuple[int, int]] = {}
-    for name in there:
-        values = [row.fields.get(name) for row in rows]
-        texts = [value for value in values if isinstance(value, str) and not _is_number(value)]
-        if name not in ("id", "label") and len(set(texts)) >= max(3, len(rows) / _ROWS_A_GROUP):
-            words[name] = sum(len(text.split()) for text in texts), sum(map(len, texts))
-    return max(words, key=lambda name: words[name], default=None)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def warn_of_splits(
     path: DataPath, parts: Sequence[Unsplittable], splits: Sequence[SplitName], label_columns: Sequence[str]
 ) -> None:
-    """Warns of parts that are far from 80, 10 and 10 %, of texts that are in train too, and of labels that a part
-    lacks or that were not found.
+    """Warns of parts that are far from 80, 10 and 10 %, and of labels that a part lacks or that were not found.
 
     Args:
         splits: of each of the parts.
@@ -131,21 +102,6 @@ def warn_of_splits(
             f"{len(parts):,}",
             ", ".join(f"{name} has {len(its):,} ({shares[name]:.1%})" for name, its in of.items()),
         )
-    with Progress("comparing texts", len(parts), unit="rows") as progress:
-        texts = {
-            name: [hash(alike(part.text)) for part in progress.counting(its) if part.text] for name, its in of.items()
-        }
-    known = set(texts["train"])
-    for name in ("dev", "test"):
-        if num_known := sum(text in known for text in texts[name]):
-            logger.warning(
-                "%s: %s of %s rows of %s have the text, passage or premise of a row of train, but for case and blanks: "
-                "figures on them say less about new text; without --group such rows stay together",
-                path,
-                f"{num_known:,}",
-                f"{len(of[name]):,}",
-                name,
-            )
     labels = {name: {label for part in its for label in part.labels} for name, its in of.items()}
     if label_columns and not any(labels.values()):
         columns = " or ".join(map(repr, label_columns))

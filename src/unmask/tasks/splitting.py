@@ -13,11 +13,10 @@ import codecs
 import json
 import logging
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from unmask.tasks.kinds import FACTS
 from unmask.tasks.qa.mrqa import without_header
 from unmask.tasks.rows import list_in_cell
 from unmask.tasks.settings import ColumnSettings, TaskSettings, kind_of
-from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits, wordiest
+from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import begins_document, begins_document_of_conllu, read_columns, read_conllu
@@ -45,19 +44,14 @@ logger = logging.getLogger("unmask")
 
 USUAL_NAMES = ColumnSettings()
 
-_LOOKED_AT = 1_000
-"""Rows of a `.parquet` that are looked at for a column to suggest."""
-
 _BETWEEN_LABELS = re.compile(r"[|;,]")
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where a row has its group, its text and its labels, of each the first column that exists; and what is no
-    label."""
+    """Where a row has its group and its labels, of each the first column that exists; and what is no label."""
 
     group: Sequence[str]
-    text: Sequence[str]
     label: Sequence[str]
     unlabelled: Set[str]
 
@@ -114,7 +108,6 @@ def split_file(
     texts = named.texts[:1] if kind != "tagging" and named.texts else (*_own_columns(task), *usual)
     columns = _Columns(
         texts if group is None else (group,),
-        texts,
         *(_label_columns(task, named) if kind == "classification" else ((), frozenset())),
     )
     own_file = task in tagging.DATA_SETS and has_published_layout(file)
@@ -173,7 +166,7 @@ def _own_header(task: str) -> tuple[str, ...]:
 def _splits(parts: Sequence[Unsplittable], groups: Sequence[str], path: DataPath) -> list[SplitName]:
     """The split of each part, by the name of its group."""
     if not parts:
-        raise InputError(f"{path}: there is nothing in it: expected examples")
+        raise InputError(f"{path}: there is nothing in it: expected examples, in a table below a header")
     try:
         split_of = split_of_groups(groups)
     except InputError as error:
@@ -197,7 +190,7 @@ def _records(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
         raise InputError(f"{file}: not JSON ({error}): repair it, or fetch it again") from error
     if isinstance(whole, list):
         rows = list(read_rows(file))
-        objects = [_part(row, columns, rows, value) for row, value in zip(rows, whole, strict=True)]
+        objects = [_part(row, columns, value) for row, value in zip(rows, whole, strict=True)]
         return objects, lambda chosen: _encoded([json.dumps(list(chosen), ensure_ascii=False), "\n"])
     articles = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(articles, list) or not all(isinstance(article, dict) for article in articles):
@@ -231,13 +224,9 @@ def _lines(
     with Progress("reading", unit="rows") as progress:
         pieces = _with_lines(progress.counting(rows), held)
         _, header = next(pieces)
-        first = list(islice(pieces, _LOOKED_AT))
-        looked_at = [row for row, _ in first]
         if table is not None:
-            _column(columns.group, Row(dict.fromkeys(table.names), table.place), looked_at)
-        if not first:
-            raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
-        parts = [_part(row, columns, looked_at, text) for row, text in chain(first, pieces)]
+            _column(columns.group, Row(dict.fromkeys(table.names), table.place))
+        parts = [_part(row, columns, text) for row, text in pieces]
     is_foreign = file.settings.encoding != "utf-8" and file.suffixes[0] == ".csv"
     mark = "\ufeff" if table is not None and (is_foreign or _has_mark(file)) else ""
     return parts, lambda chosen: _encoded(chain([mark, header], chosen))
@@ -272,11 +261,8 @@ def _text(lines: Sequence[str]) -> str:
 
 
 def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], Writer]:
-    rows = read_rows(file)
-    first = list(islice(rows, _LOOKED_AT))
     with Progress("reading", unit="rows") as progress:
-        every = enumerate(progress.counting(chain(first, rows)))
-        parts = [_part(row, columns, first, number) for number, row in every]
+        parts = [_part(row, columns, number) for number, row in enumerate(progress.counting(read_rows(file)))]
 
     def write(chosen: Iterable[Any]) -> Iterable[bytes]:
         from pyarrow import ArrowException, BufferOutputStream, concat_tables, parquet
@@ -292,14 +278,11 @@ def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
     return parts, write
 
 
-def _part(row: Row, columns: _Columns, rows: Sequence[Row], content: Any) -> Unsplittable:
-    group = _as_text(row[_column(columns.group, row, rows)])
-    text = next((name for name in columns.text if name in row), None)
-    return Unsplittable(group, content, _labels(row, columns), "" if text is None else _as_text(row[text]))
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+def _part(row: Row, columns: _Columns, content: Any) -> Unsplittable:
+    group = row[_column(columns.group, row)]
+    if not isinstance(group, str):
+        group = "" if group is None else json.dumps(group, ensure_ascii=False)
+    return Unsplittable(group, content, _labels(row, columns))
 
 
 def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
@@ -363,17 +346,15 @@ def _pieces(lines: Sequence[str], begins: Callable[[str], bool]) -> Iterator[lis
         yield piece
 
 
-def _column(columns: Sequence[str], row: Row, rows: Sequence[Row]) -> str:
+def _column(columns: Sequence[str], row: Row) -> str:
     for name in columns:
         if name in row:
             return name
-    suggested = wordiest(row.fields, rows)
-    example = "" if suggested is None else f", such as --group {shlex.quote(suggested)}"
     named = f"--column {columns[-1]}=COLUMN, or " if len(columns) > 1 else ""
     raise InputError(
         f"{row.source}: no column {' or '.join(map(repr, dict.fromkeys(columns)))} by which rows belong together: "
         f"there is {', '.join(row.fields)}; name one of them: {named}--group COLUMN keeps rows with equal COLUMN "
-        f"together{example}"
+        "together"
     )
 
 

@@ -170,7 +170,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "one group": ({"d.tsv": "text\tlabel\na\t1\na\t2\na\t3\n"}, "split d.tsv --task classification --out s",
      "d.tsv: 1 group that belongs together: expected at least three, for train, dev and test; split by something "),
     "nothing to split": ({"d.jsonl": ""}, "split d.jsonl --task classification --out s",
-     "d.jsonl: there is nothing in it: expected rows"),
+     "d.jsonl: there is nothing in it: expected examples"),
     "a short row to split": ({"d.tsv": "text\tlabel\n\na\n"}, "split d.tsv --task classification --out s",
      "d.tsv:3: 1 fields where the header has 2 (text, label): fix the row"),
     "no such group": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --group title",

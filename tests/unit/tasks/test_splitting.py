@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
-import re
 import tracemalloc
 import unicodedata
 from collections import Counter
@@ -244,44 +243,6 @@ def test_shards_of_other_columns_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def csv_of(header: str, *columns: Callable[[int], object]) -> str:
-    """A table of 24 rows."""
-    return "\n".join([header, *(",".join(str(of(number)) for of in columns) for number in range(24))])
-
-
-def a_review(number: int) -> str:
-    return f"정말 좋은 영화 {number}"
-
-
-def a_genre(number: int) -> str:
-    return ["drama", "science fiction", "comedy", "a very long name of a genre"][number % 4]
-
-
-@pytest.mark.parametrize(
-    ("content", "example"),
-    [
-        (csv_of("리뷰,평가", a_review, lambda number: number % 5), "--group '리뷰'"),
-        (csv_of("stars,the text", lambda number: number % 5, a_review), "--group 'the text'"),
-        (csv_of("score,headline", lambda number: f"{number % 9}.5", a_review), "--group headline"),
-        (csv_of("genre,review", a_genre, a_review), "--group review"),
-        (csv_of("code,review", lambda number: f"{number:040d}x", a_review), "--group review"),
-        (csv_of("hypothesis,context", lambda number: f"it is {number}", lambda number: f"it was long {number // 3}"),
-         "--group context"),
-        (csv_of("id,label,genre,score", a_review, a_review, a_genre, lambda number: number / 2), ""),
-        ("label,review", ""),
-        ("number,review,mark\n1,a,x\n2,a,y\n3,b,x\n4,c,y", "--group review"),
-        ("number,mark\n1,x\n2,y\n3,x", ""),
-    ],
-)  # fmt: skip
-def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, content: str, example: str) -> None:
-    path = write(tmp_path / "a.csv", f"{content}\n")
-    told = "name one of them: --column text=COLUMN, or --group COLUMN keeps rows with equal COLUMN together" + (
-        example and f", such as {example}"
-    )
-    with pytest.raises(InputError, match=re.escape(told) + "$"):
-        split_file(path, "classification", tmp_path / "out")
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet"])
 def test_labels_that_no_row_of_train_has_are_warned_of(
     tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
@@ -373,7 +334,7 @@ def test_a_long_file_is_read_with_progress(
         parquet.write_table(pyarrow.table({"text": [*"abc"]}), path)
     split_file(path, "classification", tmp_path / "out")
     shown = [" · ".join(line.split(" · ")[:2]) for line in capsys.readouterr().err.splitlines() if "done" in line]
-    assert shown == ["reading: done · 3 rows", "grouping: done · 3 groups", "comparing texts: done · 3 rows"]
+    assert shown == ["reading: done · 3 rows", "grouping: done · 3 groups"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
@@ -392,11 +353,8 @@ def test_a_long_file_takes_little_memory(tmp_path: Path, suffix: str) -> None:
 def test_texts_that_differ_in_case_blanks_and_composition_alone_stay_together(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [{"text": f"A 영화, {number}", "label": "x", "who": str(number % 20)} for number in range(100)]
-    copies = [
-        {**row, "text": unicodedata.normalize("NFD", f"a  영화, {number} "), "who": str(number % 7)}
-        for number, row in enumerate(rows)
-    ]
+    rows = [{"text": f"A 영화, {number}", "label": "x"} for number in range(100)]
+    copies = [{**row, "text": unicodedata.normalize("NFD", f"a  영화, {number} ")} for number, row in enumerate(rows)]
     path = write_rows(tmp_path / "a.jsonl", *rows, *copies)
     split_file(path, "classification", tmp_path / "out")
     assert not caplog.messages
@@ -406,16 +364,6 @@ def test_texts_that_differ_in_case_blanks_and_composition_alone_stay_together(
         assert Counter(numbers) == {
             number: 2 for number in map(str, range(100)) if split_of[f"A 영화, {number}"] == name
         }
-
-    split_file(path, "classification", tmp_path / "by", group="who")
-    parts = texts_of(tmp_path / "by", ".jsonl")
-    texts = {name: [json.loads(line)["text"].split()[-1] for line in text.splitlines()] for name, text in parts.items()}
-    known = {name: sum(number in texts["train"] for number in texts[name]) for name in ("dev", "test")}
-    assert all(known.values())
-    told = [message for message in caplog.messages if "of a row of train, but for case and blanks" in message]
-    assert [message.partition(" have ")[0] for message in told] == [
-        f"{path}: {count} of {len(texts[name])} rows of {name}" for name, count in known.items()
-    ]
 
 
 def test_groups_that_are_composed_otherwise_are_one(tmp_path: Path) -> None:
