@@ -1,12 +1,10 @@
-"""The files of a fine-tuning run: refuses a resume where one has changed; warns of two that are one or share texts."""
+"""The files of a fine-tuning run: refuses a resume where one has changed; warns of two that share texts."""
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import combinations
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,22 +42,6 @@ def check_same_data(directory: Path, data: DataSettings, bases: Mapping[str, Bas
     check_unchanged(directory, found, files | {name: base.place for name, base in bases.items()})
 
 
-def shared_files(data: DataSettings) -> Iterator[str]:
-    """Warnings about figures that mislead because two of a run's files are the same file, or equal in every byte."""
-    for (name, first), (other, second) in combinations(_files(data).items(), 2):
-        if name.partition("[")[0] == other.partition("[")[0]:
-            continue  # shards of one split
-        is_one = first.samefile(second)
-        if is_one or (first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)):
-            what = "is the same file as" if is_one else "holds the very bytes of"
-            why = (
-                f"its figures are of what was learned, and say nothing of new examples: give others as {other}"
-                if name == "data.train"
-                else "what is chosen by the one is flattered by the other: give examples of their own for each"
-            )
-            yield f"{other}={second} {what} {name}={first}: {why}"
-
-
 def text_hashes(examples: Iterable[Example]) -> frozenset[int]:
     """Of the texts of each, whatever their case, blanks and composition."""
     return frozenset(map(_text_hash, examples))
@@ -69,25 +51,29 @@ def _text_hash(example: Example) -> int:
     return hash(tuple(map(alike, example.texts)))
 
 
-def warn_of_known(split: str, file: InputFiles, examples: Iterable[Example], others: Mapping[str, Set[int]]) -> None:
+def warn_of_known(
+    split: str, file: InputFiles, examples: Iterable[Example], others: Mapping[str, Set[int]]
+) -> list[str]:
     """Says how many examples that are measured are in other files too: a warning where it is over a hundredth.
 
     Args:
         others: the hashes of each other file's texts.
+
+    Returns:
+        The warnings.
     """
     hashes = [_text_hash(example) for example in examples]
+    warnings = []
     for other, its in others.items():
         if num_known := sum(each in its for each in hashes):
-            logger.log(
-                logging.WARNING if 100 * num_known > len(hashes) else logging.INFO,
-                "%s inputs of %s (%s) are in %s too, but for case and blanks: %s; unmask split keeps what belongs "
-                "together on one side",
-                f"{num_known:,} of the {len(hashes):,}",
-                split,
-                file,
-                other,
-                _WHY[other],
+            message = (
+                f"{num_known:,} of the {len(hashes):,} inputs of {split} ({file}) are in {other} too, but for case and "
+                f"blanks: {_WHY[other]}; unmask split keeps what belongs together on one side"
             )
+            if 100 * num_known > len(hashes):
+                warnings.append(message)
+            logger.log(logging.WARNING if 100 * num_known > len(hashes) else logging.INFO, "%s", message)
+    return warnings
 
 
 def _files(data: DataSettings) -> dict[str, Path]:

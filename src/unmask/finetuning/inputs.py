@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ class TaskInputs:
         dev, test: what the run is measured on; None where the recipe names no such file.
         counts: of the examples of these files, by split.
         trained_length: the longest sequence that the model had seen before; None: as long as it has positions.
+        known: warnings of texts of dev and test that are in another file too.
     """
 
     task: Task[Any]
@@ -100,6 +101,7 @@ class TaskInputs:
     test: list[ExampleSet] | None
     counts: Mapping[str, ExampleCounts]
     trained_length: int | None
+    known: Sequence[str]
 
 
 def open_inputs(
@@ -136,7 +138,7 @@ def open_inputs(
     del read, sets  # the examples are not needed any more
     task.check(training, train)
     task.fit_loss(module, training, settings.keep_head)
-    measured, counts = _read_measured(settings, task, tokenizer, module, known_texts)
+    measured, counts, known = _read_measured(settings, task, tokenizer, module, known_texts)
     batch_size = settings.train.batch_size
     loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size), share)
     start = loader.start()
@@ -145,13 +147,13 @@ def open_inputs(
     trained = settings.task.max_length if settings.from_scratch else source.trained_length
     warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "task.max_length")
     dev, test = measured.get("dev"), measured.get("test")
-    return TaskInputs(task, tokenizer, module, loader, start, checkpoint, dev, test, counts, trained)
+    return TaskInputs(task, tokenizer, module, loader, start, checkpoint, dev, test, counts, trained, known)
 
 
 def _read_measured(
     settings: FinetuneRecipe, task: Task[Any], tokenizer: Tokenizer, module: TaskModule, known_texts: frozenset[int]
-) -> tuple[dict[str, list[ExampleSet]], dict[str, ExampleCounts]]:
-    """The examples of dev and test, encoded, and their counts; warns of those that are in another file too.
+) -> tuple[dict[str, list[ExampleSet]], dict[str, ExampleCounts], list[str]]:
+    """The examples of dev and test, encoded, their counts, and the warnings of those that are in another file too.
 
     Args:
         known_texts: hashes of those of the training file.
@@ -159,6 +161,7 @@ def _read_measured(
     known = {"data.train": known_texts}
     measured: dict[str, list[ExampleSet]] = {}
     counts: dict[str, ExampleCounts] = {}
+    warnings: list[str] = []
     for split, file, columns in settings.data.measured():
         with naming_columns(f"data.{split}_columns."):
             its_task = adjusted_task(task, columns, {}, module.encoder.settings.num_positions)
@@ -166,9 +169,9 @@ def _read_measured(
             measured[split], counts[split] = read.encode(its_task, tokenizer, module), read.counts
         task.check_measured([part.encoded for part in measured[split]], file)
         examples = [example for part in measured[split] for example in part.examples]
-        warn_of_known(split, file, examples, known)
+        warnings += warn_of_known(split, file, examples, known)
         known[f"data.{split}"] = text_hashes(examples)
-    return measured, counts
+    return measured, counts, warnings
 
 
 def _continued(checkpoint: Checkpoint, start: UnitPosition, settings: FinetuneRecipe, directory: Path) -> UnitPosition:

@@ -17,7 +17,7 @@ from typing import Any
 
 from unmask.config import Overrides, parse_overrides
 from unmask.errors import SettingsError
-from unmask.finetuning.files import Base, check_same_data, look_at_bases, shared_files
+from unmask.finetuning.files import Base, check_same_data, look_at_bases
 from unmask.finetuning.fitting import epochs_advice, fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
@@ -190,8 +190,6 @@ def _open(
     the first evaluation."""
     run = open_inputs(settings, directory, Share(ranks.rank, ranks.size), source)
     check_same_data(directory, settings.data, bases)
-    for warning in shared_files(settings.data):
-        logger.warning("%s", warning)
     # Some figures have names that only examples show, such as a tag's.
     is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
     if is_unknown and run.dev is not None and not settings.task.reads_features:  # which are not computed yet

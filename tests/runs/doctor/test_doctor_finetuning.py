@@ -30,7 +30,8 @@ def test_model_and_files_are_opened(task_models: Any, place: Path, kind: str) ->
         Path(f"{name}.jsonl").write_text(task_models.examples[kind] * (1 + (name == "dev")))
     changes = ("data.dev=dev.jsonl", "train.epochs=2", "optimizer.learning_rate=1e-3")
     found = diagnose(f"finetune/{kind}", task_models.words(kind, "train.jsonl", *changes), probe_s=0.01)
-    assert levels_of(found.findings) == {"inputs": "good", "few-dev-examples": "note", "few-steps": "note"}
+    notes = {"few-dev-examples": "note", "few-steps": "note"}
+    assert levels_of(found.findings) == {"inputs": "good", "files-shared": "warning", **notes}
     assert {name for name, _ in found.headline} >= {"Examples", "Time on this machine"}
     assert "What figures on dev have to be better than" in tables(found)
     assert found.figures["step_s"] > 0  # type: ignore[operator]

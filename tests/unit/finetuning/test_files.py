@@ -1,4 +1,4 @@
-"""A run's inputs are noticed if they change before it is resumed, or are one where they ought to be several."""
+"""A run's inputs are noticed if they change before it is resumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import CheckpointError, InputError
-from unmask.finetuning.files import check_same_data, shared_files
+from unmask.finetuning.files import check_same_data
 from unmask.tasks.settings import DataSettings
 from unmask.training.run.resuming import DATA
 
@@ -47,34 +47,3 @@ def test_a_damaged_record_is_told(data: DataSettings, tmp_path: Path, damage: st
     (tmp_path / DATA).write_text(damage)
     with pytest.raises(CheckpointError, match=r"data\.json: cannot be read \(.*\): remove it if the run's inputs are"):
         check_same_data(tmp_path, data)
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name, text in (("a", "text\n"), ("copy", "text\n"), ("b", "test\n"), ("long", "text and more\n")):
-        Path(f"{name}.tsv").write_text(text)
-    Path("link.tsv").symlink_to("a.tsv")
-    Path("folder").mkdir()
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
-        ({"dev": "b.tsv", "test": "long.tsv"}, []),
-        ({}, []),
-        ({"dev": "a.tsv"},
-         ["data.dev=a.tsv is the same file as data.train=a.tsv: its figures are of what was learned"]),
-        ({"dev": "link.tsv"}, ["data.dev=link.tsv is the same file as data.train=a.tsv"]),
-        ({"dev": "copy.tsv"}, ["data.dev=copy.tsv holds the very bytes of data.train=a.tsv"]),
-        ({"dev": "b.tsv", "test": "copy.tsv"}, ["data.test=copy.tsv holds the very bytes of data.train=a.tsv"]),
-        ({"dev": "b.tsv", "test": "b.tsv"}, ["data.test=b.tsv is the same file as data.dev=b.tsv: what is chosen"]),
-        ({"train": "folder", "dev": "folder"}, ["data.dev=folder is the same file as data.train=folder"]),
-        ({"train": "folder", "dev": "a.tsv"}, []),
-    ],
-)  # fmt: skip
-@pytest.mark.usefixtures("place")
-def test_files_that_are_one_are_told(files: dict[str, str], told: list[str]) -> None:
-    warnings = list(shared_files(DataSettings.model_validate({"train": "a.tsv", **files})))
-    assert [warning[: len(start)] for warning, start in zip(warnings, told, strict=True)] == told

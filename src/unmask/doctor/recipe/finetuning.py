@@ -15,7 +15,6 @@ from unmask.config import build_settings
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.doctor.recipe.checks import check_rate, steps_of
 from unmask.errors import InputError, UserError
-from unmask.finetuning.files import shared_files
 from unmask.finetuning.fitting import FEW_STEPS, fit_to_models
 from unmask.finetuning.inputs import TaskInputs, open_inputs
 from unmask.finetuning.search.grid import plan_trials
@@ -178,7 +177,7 @@ def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, l
 def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan) -> Iterator[Finding]:
     """Examines what was opened; says nothing about what is as usual, except that it fits."""
     yield Finding("inputs", "good", "the model loads, and every line of the files fits the task")
-    for warning in shared_files(settings.data):
+    for warning in run.known:
         what, _, why = warning.partition(": ")
         yield Finding("files-shared", "warning", what, why)
     if settings.data.dev is None:
