@@ -34,7 +34,7 @@ from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, UnitPosition, concatenate
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
-from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
+from unmask.tokenization.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.settings import Cut

@@ -22,7 +22,7 @@ from unmask.objectives.table import new_objective
 from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe, program_of
-from unmask.tokenization.kinds.gpt1_template import without_template
+from unmask.tokenization.gpt1_template import without_template
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.averaging import WeightAverage
@@ -104,7 +104,7 @@ def save_pretrained(
     """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
     belongs beside them (ELECTRA's generator in `generator/`).
 
-    The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.kinds.gpt1_template`.
+    The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.gpt1_template`.
 
     Args:
         trained: the longest sequence that the model has seen; see `unmask.pretraining.start.Start`.

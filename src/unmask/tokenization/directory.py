@@ -118,10 +118,14 @@ def new_files(
         CONFIG: json_bytes(full_config),
         "special_tokens_map.json": json_bytes(special_tokens),
     }
-    model = definition["model"]
-    if model["type"] == "WordPiece":
-        files["vocab.txt"] = "".join(f"{entry}\n" for entry in in_order(model["vocab"])).encode()
+    if definition["model"]["type"] == "WordPiece":
+        files["vocab.txt"] = vocab_txt(definition)
     return files
+
+
+def vocab_txt(definition: Definition) -> bytes:
+    """The entries of a vocabulary, one a line."""
+    return "".join(f"{entry}\n" for entry in in_order(definition["model"]["vocab"])).encode()
 
 
 def _input_names(has_segments: bool) -> list[str]:

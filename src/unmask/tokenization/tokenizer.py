@@ -10,10 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -24,7 +23,16 @@ from unmask.io.paths import as_path, model_in
 from unmask.io.writing import as_output_error, writing
 from unmask.tokenization.class_settings import class_in
 from unmask.tokenization.definition import Definition, TextTemplate, json_bytes, read_facts
-from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, WITHOUT_SEGMENTS, read_directory
+from unmask.tokenization.directory import (
+    CONFIG,
+    INPUT_NAMES,
+    SEGMENTER_KEY,
+    SEGMENTS,
+    WITHOUT_SEGMENTS,
+    OpenedDirectory,
+    read_directory,
+    vocab_txt,
+)
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
 from unmask.tokenization.vocabulary import Vocabulary, continuations
@@ -49,6 +57,7 @@ class TextTokenizer:
     Attributes:
         reads_words: False: an id is of a piece of text.
         backend: the library's tokenizer, for what this class does not offer (offsets of characters ...).
+        opened: what `save` writes; not to be changed.
         where: what it was read from, for messages.
         kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`, or `sentencepiece`, which is not trained here.
         segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
@@ -66,37 +75,27 @@ class TextTokenizer:
 
     reads_words: Literal[False] = False
 
-    def __init__(
-        self,
-        files: Mapping[str, bytes],
-        special_tokens: Mapping[str, str],
-        segmenter: str = "none",
-        where: object = "the tokenizer",
-    ) -> None:
+    def __init__(self, opened: OpenedDirectory, where: object = "the tokenizer") -> None:
         """Opens `tokenizer.json`; `load_tokenizer` and `train_tokenizer` are the usual ways to get one.
-
-        Args:
-            files: what `save` writes, by name; `tokenizer.json` is among them.
-            special_tokens: role (`pad_token` ...) -> entry, all of them in the vocabulary.
 
         Raises:
             ModelError: the tokenizer is of an unknown kind, or does not open.
         """
-        definition = json.loads(files["tokenizer.json"])
-        self._files = dict(files)
+        self.opened = opened
         self.where = where
+        definition = self.definition
         facts = read_facts(definition, where)
         self.kind = facts.kind
         self.backend = open_definition(definition, where)
         self.template = facts.template
-        if segmenter not in ("none", *SEGMENTERS):
+        self.segmenter = opened.segmenter
+        if self.segmenter not in ("none", *SEGMENTERS):
             known = ", ".join(SEGMENTERS)
-            raise ModelError(f"{where}: the segmenter {segmenter!r} is not known; expected one of {known}")
-        self.segmenter = segmenter
+            raise ModelError(f"{where}: the segmenter {self.segmenter!r} is not known; expected one of {known}")
         self.token_strings = facts.entries
         self.vocab_size = len(self.token_strings)
         ids = {entry: index for index, entry in enumerate(self.token_strings)}
-        self._id_of_role = {role: ids[entry] for role, entry in special_tokens.items()}
+        self._id_of_role = {role: ids[entry] for role, entry in opened.special_tokens.items()}
         self.unk_id: int | None = None if facts.unknown is None else ids.get(facts.unknown)
         self.pad_id = self.find_role("pad_token")
         self.special_ids = tuple(sorted(facts.special_ids.union(self._id_of_role.values())))
@@ -109,6 +108,12 @@ class TextTokenizer:
         return f"TextTokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
     @property
+    def definition(self) -> Definition:
+        """The content of `tokenizer.json`: a new dictionary each time, since it takes several times a file's memory."""
+        definition: Definition = json.loads(self.opened.files["tokenizer.json"])
+        return definition
+
+    @property
     def lowercases(self) -> bool:
         """Whether it makes no difference between upper and lower case ("uncased")."""
         normalizer = self.backend.normalizer
@@ -117,7 +122,7 @@ class TextTokenizer:
     @property
     def gives_segments(self) -> bool:
         """Whether `transformers` gives a model the segments of a pair, as far as `tokenizer_config.json` says it."""
-        config = json.loads(self._files.get("tokenizer_config.json", b"{}"))
+        config = json.loads(self.opened.files.get(CONFIG, b"{}"))
         names = config.get(INPUT_NAMES)
         if isinstance(names, list):
             return SEGMENTS in names
@@ -174,7 +179,7 @@ class TextTokenizer:
 
     @cached_property
     def _added_ids(self) -> frozenset[int]:
-        added = json.loads(self._files["tokenizer.json"]).get("added_tokens") or []
+        added = self.definition.get("added_tokens") or []
         return frozenset(token["id"] for token in added).union(self.special_ids)
 
     @cached_property
@@ -272,8 +277,7 @@ class TextTokenizer:
 
         Independent of layout, key order, and the settings of truncation and padding, which depend on the use.
         """
-        definition = json.loads(self._files["tokenizer.json"])
-        definition = {key: value for key, value in definition.items() if key not in ("truncation", "padding")}
+        definition = {key: value for key, value in self.definition.items() if key not in ("truncation", "padding")}
         if self.segmenter != "none":
             definition[SEGMENTER_KEY] = self.segmenter
         canonical = json.dumps(definition, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -281,7 +285,7 @@ class TextTokenizer:
 
     def without_template(self) -> TextTokenizer:
         """The same tokenizer without its post-processor: neither this nor `transformers` adds special tokens."""
-        return self._changed(json.loads(self._files["tokenizer.json"]) | {"post_processor": None})
+        return self.changed(self.definition | {"post_processor": None})
 
     def can_be_cut(self, index: int) -> bool:
         """Whether a WordPiece entry has several characters, and each of them is an entry too, so that its text is known
@@ -307,18 +311,25 @@ class TextTokenizer:
         Args:
             ids: of entries that `can_be_cut`.
         """
-        definition = json.loads(self._files["tokenizer.json"])
+        definition = self.definition
         entries = [f"[cut {entry}]" if index in ids else entry for index, entry in enumerate(self.token_strings)]
         definition["model"]["vocab"] = {
             entries[index]: index for index in sorted(definition["model"]["vocab"].values())
         }
-        listed = {"vocab.txt": "".join(f"{entry}\n" for entry in entries).encode()}
-        return self._changed(definition, listed if "vocab.txt" in self._files else {})
+        return self.changed(definition)
 
-    def _changed(self, definition: Definition, files: Mapping[str, bytes] = MappingProxyType({})) -> TextTokenizer:
-        changed = self._files | {"tokenizer.json": json_bytes(definition)} | dict(files)
-        special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
-        return TextTokenizer(changed, special_tokens, self.segmenter, self.where)
+    def changed(self, definition: Definition, others: Mapping[str, Definition] | None = None) -> TextTokenizer:
+        """The same tokenizer with another definition, in `vocab.txt` too.
+
+        Args:
+            others: the new content of other JSON files, by name.
+        """
+        changed = dict(self.opened.files)
+        for name, content in {**(others or {}), "tokenizer.json": definition}.items():
+            changed[name] = json_bytes(content)
+        if self.kind == "wordpiece" and "vocab.txt" in changed:
+            changed["vocab.txt"] = vocab_txt(definition)
+        return TextTokenizer(replace(self.opened, files=changed), self.where)
 
     def save(self, directory: str | Path) -> None:
         """Writes the tokenizer's files into a directory, which is made where it is missing.
@@ -329,7 +340,7 @@ class TextTokenizer:
         directory = Path(directory)
         with as_output_error(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        for name, content in self._files.items():
+        for name, content in self.opened.files.items():
             with writing(directory / name) as file:
                 file.write(content)
 
@@ -381,5 +392,4 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
     """
     path = model_in(as_path(path, "the directory of a tokenizer"))
-    opened = read_directory(path)
-    return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
+    return TextTokenizer(read_directory(path), path)

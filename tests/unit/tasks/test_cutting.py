@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.trained import trained
 from unmask.tasks.cutting import SpannedText, cut_pieces, warn_of_hidden
 from unmask.tokenization.definition import bert_normalizer
-from unmask.tokenization.directory import new_files
+from unmask.tokenization.directory import OpenedDirectory, new_files
 from unmask.tokenization.kinds import wordpiece
 from unmask.tokenization.offsets import align
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -40,7 +40,7 @@ def wordpiece_of(entries: list[str], *, lowercase: bool = False) -> TextTokenize
     roles = wordpiece.SPECIAL_TOKENS
     definition = wordpiece.define(vocab, None, roles, (), bert_normalizer(lowercase, compose=False))
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase}
-    return TextTokenizer(new_files(definition, roles, config, has_segments=True), roles)
+    return TextTokenizer(OpenedDirectory(new_files(definition, roles, config, has_segments=True), roles))
 
 
 _CHARACTERS = "서울은에크다좋산"

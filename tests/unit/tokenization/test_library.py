@@ -7,7 +7,7 @@ import pytest
 
 from unmask.errors import ModelError
 from unmask.tokenization.definition import bert_normalizer
-from unmask.tokenization.directory import new_files
+from unmask.tokenization.directory import OpenedDirectory, new_files
 from unmask.tokenization.kinds import byte_bpe, wordpiece
 from unmask.tokenization.kinds.byte_bpe import BYTES
 from unmask.tokenization.library import open_definition
@@ -19,9 +19,8 @@ WORDPIECE = wordpiece.define(VOCAB, None, wordpiece.SPECIAL_TOKENS, (), bert_nor
 
 
 def test_a_tokenizer_encodes_and_decodes() -> None:
-    tokenizer = TextTokenizer(
-        new_files(WORDPIECE, wordpiece.SPECIAL_TOKENS, {}, has_segments=True), wordpiece.SPECIAL_TOKENS
-    )
+    files = new_files(WORDPIECE, wordpiece.SPECIAL_TOKENS, {}, has_segments=True)
+    tokenizer = TextTokenizer(OpenedDirectory(files, wordpiece.SPECIAL_TOKENS))
     texts = ["The dogs\u200b [MASK] \u1100\u116e\u11a8민", "", "☃"]
     plain = [["the", "dog", "##s", "[", "mask", "]", "국", "##민"], [], ["[UNK]"]]
     special = [["the", "dog", "##s", "[MASK]", "국", "##민"], [], ["[UNK]"]]

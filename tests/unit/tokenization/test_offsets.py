@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from support.trained import trained
 from unmask.errors import ModelError
+from unmask.tokenization.directory import OpenedDirectory
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 from unmask.tokenization.offsets import PairTemplate, align, pair_template
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -72,9 +73,9 @@ def test_pairs_are_framed_as_by_the_tokenizer() -> None:
 
 
 def test_what_cannot_be_done_is_said() -> None:
-    definition = json.loads(TOKENIZERS["wordpiece"]._files["tokenizer.json"]) | {"post_processor": None}
+    definition = TOKENIZERS["wordpiece"].definition | {"post_processor": None}
     with pytest.raises(ModelError, match="no cls_token"):
-        pair_template(TextTokenizer({"tokenizer.json": json.dumps(definition).encode()}, {}))
+        pair_template(TextTokenizer(OpenedDirectory({"tokenizer.json": json.dumps(definition).encode()}, {})))
 
 
 def test_words_have_their_places_too() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from support.trained import trained
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.tokenization.directory import OpenedDirectory
 from unmask.tokenization.kinds.wordpiece import SPECIAL_TOKENS
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer, truncated_lengths
 
@@ -48,7 +49,7 @@ def test_the_facts_of_the_vocabulary() -> None:
 def test_a_kind_whose_entries_show_nothing_does_not_mark_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unmask.tokenization.definition._read_kind", lambda *_: "new")
     files = {"tokenizer.json": UNCASED.backend.to_str().encode()}
-    assert not TextTokenizer(files, SPECIAL_TOKENS).vocabulary.marks_words
+    assert not TextTokenizer(OpenedDirectory(files, SPECIAL_TOKENS)).vocabulary.marks_words
 
 
 def test_the_fingerprint_is_of_the_content_not_the_layout(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
-from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
+from unmask.tokenization.gpt1_template import load_tokenizer_with_template
 from unmask.training.device import choose_compute
 from unmask.training.divergence import BadStep
 from unmask.training.loop import Hooks, train

@@ -7,7 +7,7 @@ here compose the normalised text (NFC), as with WordPiece.
 The published vocabulary has only `<unk>`. The released code appends `_start_`, `_delimiter_` and `_classify_` for
 fine-tuning, and makes of a text start, text, extract and of a pair start, text, delimiter, text, extract. Tokenizers
 trained here have them in the roles bos, sep and cls; the one saved with a pre-trained model does not use them
-(gpt1_template.py).
+(`unmask.tokenization.gpt1_template`).
 `<pad>` is for users of padded batches. There is no mask token: GPT-1 predicts the next token, and has no use for one.
 """
 

@@ -26,11 +26,12 @@ from unmask.io.paths import model_directory
 from unmask.io.progress import listed
 from unmask.io.reading import open_input
 from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, writing_directory
-from unmask.tokenization.definition import json_bytes
-from unmask.tokenization.directory import OpenedDirectory, read_directory
+from unmask.tokenization.added_tokens import ADDED_TOKENS, BY_ID
+from unmask.tokenization.definition import Definition
+from unmask.tokenization.directory import CONFIG
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
 from unmask.tokenization.opening import TOKENIZER_FILES, has_tokenizer
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 _WHOLE_WORD = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 _MOST_SHOWN = 5
@@ -86,8 +87,7 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
     refuse_existing(out, overwrite)
     refuse_inputs_inside(out, [directory, words])
-    opened = read_directory(directory)
-    tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
+    tokenizer = load_tokenizer(directory)
     if "" in tokenizer.token_strings:
         raise ModelError(f"{directory}: id {tokenizer.token_strings.index('')} has no entry: expected one for each id")
     found = _read_words(words, tokenizer)
@@ -99,10 +99,10 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     continuing: tuple[str, ...] = ()
     if tokenizer.kind == "wordpiece":
         continuing = tokenizer.missing_inside("".join(new))
-        files = _with_entries(opened, tokenizer.token_strings, (*new, *continuing))
+        extended = _with_entries(tokenizer, (*new, *continuing))
     else:
-        files = _with_added_tokens(opened, tokenizer.token_strings, tuple(new))
-    extended = TextTokenizer(files, opened.special_tokens, opened.segmenter, out)
+        extended = _with_added_tokens(tokenizer, tuple(new))
+    extended.where = out
     with writing_directory(out, overwrite) as unfinished:
         extended.save(unfinished)
     return Extension(
@@ -181,30 +181,27 @@ def _cut(tokenizer: TextTokenizer, text: str) -> list[str]:
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
 
-def _with_entries(opened: OpenedDirectory, entries: tuple[str, ...], new: tuple[str, ...]) -> dict[str, bytes]:
-    """The files of a tokenizer that has `entries`, in the order of their ids, with new ones in its vocabulary."""
-    entries += new
-    definition = json.loads(opened.files["tokenizer.json"])
+def _with_entries(tokenizer: TextTokenizer, new: tuple[str, ...]) -> TextTokenizer:
+    """The tokenizer with new entries in its vocabulary, which lists the added tokens too."""
+    definition = tokenizer.definition
+    entries = (*tokenizer.token_strings, *new)
     definition["model"]["vocab"] |= {entry: index for index, entry in enumerate(entries)}
-    files = {"tokenizer.json": json_bytes(definition)}
-    if "vocab.txt" in opened.files:
-        files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
-    return opened.files | files
+    return tokenizer.changed(definition)
 
 
-def _with_added_tokens(opened: OpenedDirectory, entries: tuple[str, ...], new: tuple[str, ...]) -> dict[str, bytes]:
-    """The same with new added tokens, in all files that list these."""
-    definition = json.loads(opened.files["tokenizer.json"])
-    config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
-    ids = {word: index for index, word in enumerate(new, start=len(entries))}
+def _with_added_tokens(tokenizer: TextTokenizer, new: tuple[str, ...]) -> TextTokenizer:
+    """The tokenizer with new added tokens, in all files that list these."""
+    definition = tokenizer.definition
+    ids = {word: index for index, word in enumerate(new, start=tokenizer.vocab_size)}
     definition["added_tokens"] = [
         *(definition.get("added_tokens") or []),
         *({"id": index, "content": word, **_WHOLE_WORD} for word, index in ids.items()),
     ]
-    files = {"tokenizer.json": json_bytes(definition)}
-    if "added_tokens_decoder" in config:
-        config["added_tokens_decoder"] |= {str(index): {"content": word, **_WHOLE_WORD} for word, index in ids.items()}
-        files["tokenizer_config.json"] = json_bytes(config)
-    if "added_tokens.json" in opened.files:
-        files["added_tokens.json"] = json_bytes(json.loads(opened.files["added_tokens.json"]) | ids)
-    return opened.files | files
+    files: dict[str, Definition] = {}
+    config, beside = (json.loads(tokenizer.opened.files.get(name, b"{}")) for name in (CONFIG, ADDED_TOKENS))
+    if BY_ID in config:
+        config[BY_ID] |= {str(index): {"content": word, **_WHOLE_WORD} for word, index in ids.items()}
+        files[CONFIG] = config
+    if beside:
+        files[ADDED_TOKENS] = beside | ids
+    return tokenizer.changed(definition, files)

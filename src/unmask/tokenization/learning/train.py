@@ -10,7 +10,7 @@ from itertools import chain
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import SettingsError, TooLittleTextError
 from unmask.io.progress import human_bytes
-from unmask.tokenization.directory import new_files
+from unmask.tokenization.directory import OpenedDirectory, new_files
 from unmask.tokenization.encoding.word_cache import pieces_of
 from unmask.tokenization.kinds.alphabet import count_characters
 from unmask.tokenization.kinds.bpe import BPE
@@ -150,7 +150,7 @@ def learn_tokenizer(
         **({"additional_special_tokens": settings.extra_special_tokens} if settings.extra_special_tokens else {}),
     }
     files = new_files(definition, family.special_tokens, config, family.has_segments, settings.segmenter)
-    tokenizer = TextTokenizer(files, family.special_tokens, settings.segmenter)
+    tokenizer = TextTokenizer(OpenedDirectory(files, dict(family.special_tokens), settings.segmenter))
     dropped = Counter({character: characters[character] for character in characters.keys() - set(alphabet)})
     return tokenizer, TrainingReport.of(
         counts,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from support.trained import trained
@@ -24,7 +22,7 @@ def test_merges_worked_by_hand() -> None:
     assert tokenizer.token_strings[5 : 5 + 2 * 8] == (*letters, *(f"{letter}</w>" for letter in letters))
     # `w e` is seen 8 times and `l o` 7. Then `e we`, `n e`, `we s` and `s t</w>` 6 times each: of equals, the pair that
     # is first by its ids is joined. After `e we` it is `n ewe`, before `s t</w>` and `ewe s`.
-    merges = json.loads(tokenizer._files["tokenizer.json"])["model"]["merges"]
+    merges = tokenizer.definition["model"]["merges"]
     assert merges == [["w", "e"], ["l", "o"], ["e", "we"], ["n", "ewe"]]
     assert tokenizer.token_strings[-4:] == ("we", "lo", "ewe", "newe")
     assert (report.vocab_size, report.alphabet_size) == (5 + 16 + 4, 8)

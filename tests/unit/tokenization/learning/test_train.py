@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -106,7 +105,7 @@ def test_memory_does_not_grow_with_the_words_of_a_document() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_writes_a_definition_as_we_do(kind: str) -> None:
     tokenizer = train(kind, extra_special_tokens=["[ENT]", "[END]"], unused_slots=3)
-    assert tokenizer.backend.to_str(pretty=True) + "\n" == tokenizer._files["tokenizer.json"].decode()
+    assert tokenizer.backend.to_str(pretty=True) + "\n" == tokenizer.opened.files["tokenizer.json"].decode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,7 +133,7 @@ def test_a_text_too_small_gives_fewer_entries(kind: str) -> None:
 def test_merges_are_counted_where_they_are_asked_for(kind: str) -> None:
     settings = TokenizerSettings.model_validate({"kind": kind, "num_merges": 50})
     tokenizer, report = learn_tokenizer(ENGLISH, settings)
-    model = json.loads(tokenizer._files["tokenizer.json"])["model"]
+    model = tokenizer.definition["model"]
     assert len(model["merges"]) == 50
     assert report.vocab_size == report.asked_vocab_size == tokenizer.vocab_size
     _, many = learn_tokenizer(ENGLISH, settings.model_copy(update={"num_merges": 100_000}))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.trained import trained
-from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template, without_template
+from unmask.tokenization.gpt1_template import load_tokenizer_with_template, without_template
 from unmask.tokenization.tokenizer import load_tokenizer
 
 TEXTS = ["a man and a dog"] * 5

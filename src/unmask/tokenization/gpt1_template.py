@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from unmask.tokenization.added_tokens import BY_ID
 from unmask.tokenization.definition import json_bytes, special_added_tokens
-from unmask.tokenization.directory import read_directory
+from unmask.tokenization.directory import CONFIG, INPUT_NAMES, OpenedDirectory
 from unmask.tokenization.kinds.bpe import ROLES, SPECIAL_TOKENS, gpt1_template
-from unmask.tokenization.kinds.word_characters import is_word_tokenizer, load_word_tokenizer
-from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 
@@ -41,12 +41,11 @@ def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str
         ModelError: as in `open_tokenizer`.
         SettingsError: the segmenter needs a package that is not installed.
     """
-    path = Path(path)
-    if is_word_tokenizer(path):
-        return load_word_tokenizer(path), ()
-    opened = read_directory(path)
-    tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
+    tokenizer = open_tokenizer(path)
+    if not isinstance(tokenizer, TextTokenizer):
+        return tokenizer, ()
     tokenizer.load_segmenter()
+    opened = tokenizer.opened
     has_template = any(piece.ids for piece in tokenizer.template.single)
     if tokenizer.kind != "bpe" or (has_template and set(ROLES) <= set(opened.special_tokens)):
         return tokenizer, ()
@@ -54,18 +53,18 @@ def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str
     entries = {entry: index for index, entry in enumerate(tokenizer.token_strings)}
     new = tuple(dict.fromkeys(special_tokens[role] for role in ROLES if special_tokens[role] not in entries))
     entries |= {entry: tokenizer.vocab_size + number for number, entry in enumerate(new)}
-    definition = json.loads(opened.files["tokenizer.json"])
+    definition = tokenizer.definition
     kept = [token for token in definition.get("added_tokens") or [] if token["content"] not in special_tokens.values()]
     added = [*kept, *special_added_tokens(entries, special_tokens.values())]
     definition["added_tokens"] = sorted(added, key=lambda token: token["id"])
     definition["post_processor"] = gpt1_template(entries, special_tokens)
-    config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
-    config.pop("added_tokens_decoder", None)  # tokenizer.json has them
+    config = json.loads(opened.files.get(CONFIG, b"{}"))
+    config.pop(BY_ID, None)  # tokenizer.json has them
     # GPT-1's own class would rebuild the steps, without the template.
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", INPUT_NAMES: ["input_ids", "attention_mask"]}
     files = {
         "tokenizer.json": json_bytes(definition),
-        "tokenizer_config.json": json_bytes(config | special_tokens),
+        CONFIG: json_bytes(config | special_tokens),
         "special_tokens_map.json": json_bytes(special_tokens),
     }
-    return TextTokenizer(files, special_tokens, opened.segmenter, path), new
+    return TextTokenizer(OpenedDirectory(files, special_tokens, opened.segmenter), tokenizer.where), new
