@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.info import describe_model
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.progress import human_number, named
 from unmask.io.writing import write_text

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import (
     CERTIFICATE,
     CHECKPOINTS,

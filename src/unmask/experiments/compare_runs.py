@@ -12,7 +12,7 @@ from typing import Any
 from unmask.config import changed_keys
 from unmask.errors import InputError
 from unmask.experiments.compare import NOT_COMPARED
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import RECIPE, RESULTS, as_path
 from unmask.io.progress import listed
 from unmask.recipe.loading import read_recipe

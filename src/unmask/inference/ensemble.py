@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError, SettingsError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.rows import as_seen
 from unmask.io.writing import refuse_foreign, write_json, writing_directory

@@ -1,7 +1,8 @@
 """The reader of tables, for corpora, tasks and splitting: `.csv`, `.tsv`, `.jsonl`, `.json` and `.parquet`.
 
 `.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is GLUE's: a quotation mark is a character like
-any other. Both begin with a header. `TableSettings` says otherwise. All are streamed, and every row has its place.
+any other. Both begin with a header. `TableSettings` says otherwise. All but `.json` are streamed, and every row has its
+place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import chain, islice
 from unmask.errors import InputError
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import NEEDS_NAME, STANDARD_INPUT, DataPath, InputFiles, files_of
-from unmask.io.json_text import no_object, read_json
+from unmask.io.json_files import begins_as_list, load_json, no_object
 from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.reading import COMPRESSIONS, open_input
 from unmask.io.rows import Refuse, Row, RowFaults, Table, cut_short, is_sound_header, stop
@@ -82,8 +83,7 @@ def _rows_of(
         with open_input(file.path) as stream, refusing_damage(str(file), stop):
             yield from open_parquet(stream, str(file), stop).rows
     elif form == ".json":
-        with file.open() as stream:
-            yield from read_json(stream, str(file))
+        yield from _read_json(list(file.lines()), str(file), faults.refuse)
     elif form in LINE_FORMATS:
         yield from read_line_format(form, file.lines(), str(file), file.settings, faults.refuse, header, short_rows)
     elif file.path == STANDARD_INPUT:
@@ -264,6 +264,22 @@ def read_jsonl(lines: NumberedLines, name: str, refuse: Refuse = stop) -> Iterat
             yield Row(value, f"{name}:{number}")
         else:
             refuse(f"{name}:{number}", "not a JSON object", no_object(value))
+
+
+def _read_json(lines: list[tuple[int, str]], name: str, refuse: Refuse) -> Iterator[Row]:
+    """The objects of a list; one object; or one a line, since some JSON Lines files are called `.json`."""
+    try:
+        value = load_json(lines, name)
+    except InputError:
+        if begins_as_list(lines):
+            raise
+        yield from read_jsonl(lines, name, refuse)
+        return
+    for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
+        if type(item) is dict:
+            yield Row(item, f"{name}: item {number}")
+        else:
+            refuse(f"{name}: item {number}", "not a JSON object", no_object(item))
 
 
 # ---- Tables that seem to be written otherwise than they are read

@@ -35,7 +35,7 @@ import numpy as np
 import yaml
 from markupsafe import Markup
 
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import RECIPE, RESULTS, SAMPLES
 from unmask.io.progress import human_count, human_duration, human_number
 from unmask.reports.figure import Panel, Series, draw, draw_wide

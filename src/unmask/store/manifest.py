@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError, StoreError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import MANIFEST, refuse_set_aside, set_aside
 from unmask.io.writing import sha256
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from unmask.corpus.annotations import KINDS
 from unmask.errors import StoreError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.writing import UNFINISHED, describe_file, write_json, writing
 from unmask.store.manifest import (

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.io.encodings import normalized
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.rows import Row, as_seen, cut_short, similar_columns
 from unmask.tasks.settings import ColumnSettings
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.tokenization.definition import Definition
 
 ADDED_TOKENS, BY_ID = "added_tokens.json", "added_tokens_decoder"

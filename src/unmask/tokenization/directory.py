@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.io.json_text import check_size, read_object
+from unmask.io.json_files import check_size, read_object
 from unmask.io.paths import refuse_link_out_of, where_samples_are
 from unmask.tokenization.added_tokens import as_texts, tokens_beside
 from unmask.tokenization.class_settings import CLASS_DEFAULTS, as_configured, class_in, class_of

@@ -28,7 +28,7 @@ from unmask.doctor.run.causes import (
 )
 from unmask.errors import InputError, UserError
 from unmask.info import describe
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS
 from unmask.io.writing import is_held
 from unmask.models.hub.directory import load_encoder

@@ -24,7 +24,7 @@ import torch
 
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe

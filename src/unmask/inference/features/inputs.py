@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.rows import Row, find_field
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples

@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.errors import ModelError
 from unmask.inference.features.batches import Pool
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 
 MODULES = "modules.json"
 

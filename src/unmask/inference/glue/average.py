@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.inference.glue.runs import origins, runs_by_task
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import RECIPE, RESULTS, SUMMARY
 from unmask.io.progress import listed
 from unmask.recipe.loading import read_recipe

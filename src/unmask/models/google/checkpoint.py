@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.progress import listed
 from unmask.models.google.tensor_bundle import open_bundle
 from unmask.models.hub.config import label_config

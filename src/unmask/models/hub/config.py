@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 from pydantic import ValidationError
 
 from unmask.errors import ModelError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import CONFIGS
 from unmask.models.elmo.settings import ElmoSettings, Sizes
 from unmask.models.families.table import ARCHITECTURES

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.io.encodings import LFS_POINTER
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import ONNX
 from unmask.io.writing import writing
 

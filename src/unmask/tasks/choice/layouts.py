@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.errors import ColumnError, InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
 from unmask.tasks.rows import checked_text, choose_layout, missing_column

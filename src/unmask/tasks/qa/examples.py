@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.rows import Row, find_field
 from unmask.tasks.rows import checked_text, choose_layout
 from unmask.tasks.settings import ColumnSettings

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from unmask.errors import InputError
 from unmask.io.encodings import normalized
 from unmask.io.input_files import DataPath
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.progress import counted, listed
 from unmask.io.reading import open_input
 from unmask.tasks.qa.examples import QaExample

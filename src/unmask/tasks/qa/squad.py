@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.json_text import begins_as_list, read_elements, shown
+from unmask.io.json_files import begins_as_list, load_list, shown
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
 from unmask.tasks.qa.mrqa import read_mrqa
@@ -27,7 +27,7 @@ def read_questions(path: DataPath) -> Iterator[Row]:
     """
     if as_files(path).suffixes[0] != ".json":
         return read_rows(path)
-    return read_rows(path) if begins_as_list(as_files(path)) else read_squad(path)
+    return read_rows(path) if begins_as_list(as_files(path).lines()) else read_squad(path)
 
 
 def read_squad(path: DataPath) -> Iterator[Row]:
@@ -41,7 +41,7 @@ def read_squad(path: DataPath) -> Iterator[Row]:
         InputError: the file cannot be read, or something is missing or of the wrong type; the place is named.
     """
     empty = True
-    for number, article in enumerate(read_elements(as_files(path), ("data",)), start=1):
+    for number, article in enumerate(load_list(as_files(path), "data"), start=1):
         title = article.get("title") if isinstance(article, dict) else None
         place = f"{path}: {title!r}" if title else f"{path}: article {number}"
         for index, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):

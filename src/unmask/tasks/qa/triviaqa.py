@@ -17,7 +17,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.json_text import read_elements, shown
+from unmask.io.json_files import load_list, shown
 from unmask.io.rows import Row
 
 NUM_WORDS = 400
@@ -44,7 +44,7 @@ def read_triviaqa(path: DataPath) -> Iterator[Row]:
     """
     evidence = _evidence_folder(as_files(path).path)
     empty = True
-    for number, datum in enumerate(read_elements(as_files(path), ("Data",)), start=1):
+    for number, datum in enumerate(load_list(as_files(path), "Data"), start=1):
         if not isinstance(datum, dict) or not all(isinstance(datum.get(k), str) for k in ("Question", "QuestionId")):
             raise InputError(f"{path}: question {number}: expected an object with Question and QuestionId as texts")
         place = f"{path}: {datum['QuestionId']}"

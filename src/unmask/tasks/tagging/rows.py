@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.errors import ColumnError, InputError
 from unmask.io.encodings import normalized
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.rows import Row, cut_short, similar_columns
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column
 from unmask.tasks.tagging.conll import SentenceRow

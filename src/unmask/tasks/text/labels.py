@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError
-from unmask.io.json_text import shown
+from unmask.io.json_files import shown
 from unmask.io.progress import listed
 from unmask.io.rows import Row, as_seen
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, shown_beside

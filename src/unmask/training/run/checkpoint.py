@@ -32,7 +32,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unmask.errors import CheckpointError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.writing import remove, sha256
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.writing import write_json
 
 ENVIRONMENT = "environment.json"

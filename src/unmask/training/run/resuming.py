@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from unmask.config import Settings, build_settings, changed_keys, read_settings_file
 from unmask.errors import CheckpointError, InputError, SettingsError
-from unmask.io.json_text import read_object
+from unmask.io.json_files import read_object
 from unmask.io.paths import CHECKPOINTS, RESULTS, TRIALS
 from unmask.io.writing import write_json
 from unmask.training.device import without_free_memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,6 @@ import pytest
 from support import files
 from support.tasks import new_task
 from unmask.errors import InputError
-from unmask.io import json_text
-from unmask.io.input_files import InputFiles
-from unmask.io.json_text import read_elements
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.squad import read_questions, read_squad
@@ -95,34 +91,16 @@ def test_a_test_file_has_no_answers(tmp_path: Path) -> None:
         (squad(QUESTION, paragraphs={}), r"'Kites': paragraphs is \{\}: expected a list"),
         (squad(QUESTION, paragraphs=[]), r"a\.json: there is not a single question in it"),
         ({"data": ["x"]}, r"article 1: expected an object with 'paragraphs', found \"x\""),
-        ({"Data": []}, r"no array under the key 'data'"),
-        ({}, r"no array under the key 'data'"),
-        ({"data": {}}, r"at character 10: expected an array under 'data', found '\{\}\}"),
-        ("", r"at character 1: it ends before a JSON object"),
-        ('{"data": [', r"character 11: not JSON \(Expecting value"),
-        ('{"data": [{"paragraphs": []}', r"it ends before a comma or the end of the array"),
-        ('{"data": [{"title": tru}]}', r"at character 21: not JSON \(Expecting value"),
+        ({"Data": []}, r"no list under the key 'data': .*; found \{\"Data\": \[\]\}"),
+        ({"data": {}}, r"no list under the key 'data'"),
+        ("5", r"no list under the key 'data'"),
+        ("", r"not JSON \(Expecting value: line 1 column 1"),
+        ('{"data": [{"title":\n tru}]}', r"not JSON \(Expecting value: line 2 column 2 .*expected a whole JSON file"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         list(read_squad(write(tmp_path / "a.json", value)))
-
-
-def test_elements_are_the_same_however_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    value = {"before": [1, {"data": 2}], "data": [{"a": "값😀"}, 12, [], "x\n", -1.5e3, None], "after": 1}
-    path = tmp_path / "a.json.gz"
-    path.write_bytes(gzip.compress(("\ufeff" + json.dumps(value, ensure_ascii=False, indent=1)).encode()))
-    for chunk in (1, 2, 7, 2**20):
-        monkeypatch.setattr(json_text, "_CHUNK_BYTES", chunk)
-        assert list(read_elements(InputFiles((path,)), ("data",))) == value["data"]
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(b'{"data": ["\xff"]}')
-    with pytest.raises(InputError, match=r"a\.json: at character 12: not UTF-8 near here \(0xff\)"):
-        list(read_elements(InputFiles((path,)), ("data",)))
 
 
 def test_tables_and_lists_are_read_as_rows(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_minus_one_beside_other_numbers_may_be_no_label(tmp_path: Path, caplog: 
 def test_a_table_that_pandas_wrote_by_column_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", '{"text": {"0": "fine"}, "label": {"0": "good"}}')
     with pytest.raises(
-        InputError, match=r'a\.json:1: the column \'label\' .*; pandas writes .*orient="records", lines=True'
+        InputError, match=r'a\.json: item 1: the column \'label\' .*; pandas writes .*orient="records", lines=True'
     ):
         new_task().fit_to(path)
 
