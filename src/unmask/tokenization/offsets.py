@@ -1,5 +1,4 @@
-"""Texts as ids with the place of each token in the text, for tasks that point into it (spans, tags), and the
-special tokens of pairs of such texts.
+"""Texts as ids with the place of each token in the text, for tasks that point into it (spans, tags).
 
 The library's offsets leave out the marks that its normaliser composed or removed: of `e` and a combining accent only
 the `e` is covered, of three Hangul jamo only the first. Here a token's place extends over the marks that follow it.
@@ -103,40 +102,3 @@ def _go_over_marks(text: str, starts: list[int], ends: list[int]) -> None:
             limit = starts[index + 1]
         while starts[index] < ends[index] < limit and is_mark(text[ends[index]]):
             ends[index] += 1
-
-
-@dataclass(frozen=True)
-class PairTemplate:
-    """The special tokens around two texts, A before B: `[CLS] A [SEP] B [SEP]` for BERT."""
-
-    before: tuple[int, ...]
-    between: tuple[int, ...]
-    after: tuple[int, ...]
-    # How many special tokens stand before the first token of segment B; None for families without segments.
-    first_of_segment_b: int | None
-    cls_is_last: bool  # True if the token that represents the whole text is the last, as in GPT-1, and not the first
-
-    @property
-    def num_special(self) -> int:
-        """The number of special tokens of a pair."""
-        return len(self.before) + len(self.between) + len(self.after)
-
-
-def pair_template(tokenizer: Tokenizer) -> PairTemplate:
-    """The special tokens that the tokenizer's own template adds to a pair of texts.
-
-    Raises:
-        ModelError: no token represents the whole text.
-    """
-    ids: dict[str, tuple[int, ...]] = {"": (), "A": (), "B": ()}  # special tokens by the text before them
-    text = ""
-    first_of_segment_b: int | None = None
-    for piece in tokenizer.template.pair:
-        if piece.segment == 1 and first_of_segment_b is None:
-            first_of_segment_b = sum(map(len, ids.values()))
-        if piece.text:
-            text = piece.text
-        else:
-            ids[text] += piece.ids
-    cls = tokenizer.cls_id
-    return PairTemplate(ids[""], ids["A"], ids["B"], first_of_segment_b, cls in ids["B"] and cls not in ids[""])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 
 import pytest
@@ -10,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.trained import trained
-from unmask.errors import ModelError
-from unmask.tokenization.directory import OpenedDirectory
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
-from unmask.tokenization.offsets import PairTemplate, align, pair_template
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.offsets import align
 
 TEXTS = ["대한민국의 각각 값을 café naïve 漢字 hello world 🙂 a b c"] * 8
 TOKENIZERS = {kind: trained(TEXTS, kind=kind, vocab_size=500) for kind in ("wordpiece", "bpe", "byte_bpe")}
@@ -59,23 +55,6 @@ def test_places_rise_and_lie_in_the_text(kind: str, text: str) -> None:
     for start, end in zip(aligned.starts, aligned.ends, strict=True):
         assert 0 <= start <= end <= len(text)
         assert text[start:end] == text[start:end].strip()
-
-
-def test_pairs_are_framed_as_by_the_tokenizer() -> None:
-    wordpiece, byte_bpe, bpe = (TOKENIZERS[kind] for kind in ("wordpiece", "byte_bpe", "bpe"))
-    cls, sep = (wordpiece.cls_id,), (wordpiece.sep_id,)
-    assert pair_template(wordpiece) == PairTemplate(cls, sep, sep, first_of_segment_b=2, cls_is_last=False)
-    cls, sep = (byte_bpe.cls_id,), (byte_bpe.sep_id,)
-    assert pair_template(byte_bpe) == PairTemplate(cls, sep * 2, sep, first_of_segment_b=None, cls_is_last=False)
-    bos, sep, cls = (bpe.bos_id,), (bpe.sep_id,), (bpe.cls_id,)
-    assert pair_template(bpe) == PairTemplate(bos, sep, cls, first_of_segment_b=None, cls_is_last=True)
-    assert pair_template(bpe).num_special == 3
-
-
-def test_what_cannot_be_done_is_said() -> None:
-    definition = TOKENIZERS["wordpiece"].definition | {"post_processor": None}
-    with pytest.raises(ModelError, match="no cls_token"):
-        pair_template(TextTokenizer(OpenedDirectory({"tokenizer.json": json.dumps(definition).encode()}, {})))
 
 
 def test_words_have_their_places_too() -> None:

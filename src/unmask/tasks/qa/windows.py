@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, WindowRow, collect_windows, window_bounds
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import TaskSettings
-from unmask.tokenization.offsets import AlignedText, align, pair_template
+from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import assemble
 
 LONG_QUESTIONS = "questions longer than task.max_question_length: cut"
 NO_TOKENS = "answers that no token of the tokenizer represents: not learned"
@@ -75,9 +76,12 @@ def encode_questions(
 
     Raises:
         SettingsError: a question leaves no room for its passage.
-        ModelError: the tokenizer adds no special tokens.
+        ModelError: no token represents the whole text.
     """
-    template = pair_template(tokenizer)
+    cls_id, pair = tokenizer.cls_id, tokenizer.template.pair
+    cls_is_last = cls_id in pair[-1].ids and cls_id not in pair[0].ids
+    num_special = sum(len(piece.ids) for piece in pair)
+    num_before = sum(len(piece.ids) for piece in takewhile(lambda piece: piece.text != "B", pair))
     contexts = list(dict.fromkeys(example.context for example in examples))
     passages = dict(zip(contexts, align(tokenizer, contexts), strict=True))
     characters = {
@@ -90,41 +94,38 @@ def encode_questions(
         counts.empty += not question or not len(passage)
         counts.note(LONG_QUESTIONS, len(question) > settings.max_question_length)
         counts.num_cut += max(0, len(question) - settings.max_question_length)
-        before = [*template.before, *question[: settings.max_question_length], *template.between]
-        num_special_and_question = len(before) + len(template.after)
-        capacity = settings.max_length - num_special_and_question
+        question = question[: settings.max_question_length]
+        capacity = settings.max_length - num_special - len(question)
         if capacity < 1:
             raise SettingsError(
                 f"task.max_length {settings.max_length} has no room for a passage beside the question of "
-                f"{num_special_and_question - template.num_special} tokens at {example.source} and "
-                f"{template.num_special} special tokens: raise task.max_length, or lower task.max_question_length "
-                f"({settings.max_question_length})"
+                f"{len(question)} tokens at {example.source} and {num_special} special tokens: raise task.max_length, "
+                f"or lower task.max_question_length ({settings.max_question_length})"
             )
         answer = _answer_tokens(example, passage)
         counts.note(NO_TOKENS, bool(example.answers) and answer is None)
         bounds = window_bounds(len(passage), capacity, settings.doc_stride)
         best = max_context_window(len(passage), bounds)
         for window, (start, end) in enumerate(bounds):
-            row = [*before, *passage.ids[start:end], *template.after]
-            of_passage = slice(len(before), len(before) + end - start)
-            starts, ends = table = np.full((2, len(row)), NOT_PASSAGE, dtype=np.int32)
+            row = assemble(tokenizer.template, question, passage.ids[start:end], None)
+            length, first_place = len(row.input_ids), num_before + len(question)
+            of_passage = slice(first_place, first_place + end - start)
+            starts, ends = table = np.full((2, length), NOT_PASSAGE, dtype=np.int32)
             table[:, of_passage] = characters[example.context][:, start:end]
-            max_context, is_cls = np.zeros((2, len(row)), dtype=np.bool_)
+            max_context, is_cls = np.zeros((2, length), dtype=np.bool_)
             max_context[of_passage] = best[start:end] == window
-            cls_place = len(row) - 1 if template.cls_is_last else 0
+            cls_place = length - 1 if cls_is_last else 0
             is_cls[cls_place] = True
             if answer is None:
                 first = last = IGNORE_INDEX
             elif start <= answer[0] and answer[1] < end:
-                first, last = (place - start + len(before) for place in answer)
+                first, last = (place - start + first_place for place in answer)
             else:
                 first = last = cls_place
-            has_segments = num_segments > 1 and template.first_of_segment_b is not None
-            num_question = len(before) - len(template.before) - len(template.between)
-            second_start = num_question + (template.first_of_segment_b or 0) if has_segments else len(row)
+            second_start = row.token_type_ids.count(0) if num_segments > 1 else length
             targets = {"start_positions": first, "end_positions": last}
             alignment = {"starts": starts, "ends": ends, "max_context": max_context, "is_cls": is_cls}
-            rows.append(WindowRow(row, second_start, number, targets, alignment=alignment))
+            rows.append(WindowRow(row.input_ids, second_start, number, targets, alignment=alignment))
     counts.examples += len(examples)
     return collect_windows(rows)
 
