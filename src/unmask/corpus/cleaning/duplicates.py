@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +29,8 @@ _BATCH_DOCUMENTS = 8192
 _WHITE_SPACE = b" \t\n\r"
 _PIECE_HASHES = 1 << 16
 """Most hashes in memory of each of two runs that are merged."""
+_Run = NDArray[np.uint64]
+"""(2, hashes): the first halves, ascending, and the second ones."""
 
 
 def drop_duplicates(drafts: Iterable[Draft], paragraphs: bool, work_directory: Path | None) -> Iterator[Draft]:
@@ -105,73 +105,29 @@ def duplicate_key(text: str, kind: bytes) -> bytes:
     return hashlib.blake2b(text.encode("utf-8").translate(None, _WHITE_SPACE), digest_size=16, person=kind).digest()
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Hashes sorted by their first half, in two arrays; a stored run's are memory-mapped from its files."""
-
-    first: NDArray[np.uint64]  # (hashes,)
-    second: NDArray[np.uint64]  # (hashes,)
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def contains(self, first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of some hashes, sorted like the run, are in it."""
-        found = np.zeros(len(first), dtype=np.bool_)
-        position = np.searchsorted(self.first, first)
-        asked = np.arange(len(first))
-        while len(asked):  # repeats only if two hashes have equal first halves
-            asked = asked[position[asked] < len(self)]
-            asked = asked[self.first[position[asked]] == first[asked]]
-            found[asked] = self.second[position[asked]] == second[asked]
-            asked = asked[~found[asked]]
-            position[asked] += 1
-        return found
-
-
-@dataclass(frozen=True)
-class _StoredRun:
-    """A run in two files of little-endian 64-bit numbers."""
-
-    path: Path
-    size: int
-
-    def open(self) -> _Run:
-        """The run, memory-mapped: the system loads and evicts its pages as needed."""
-        first, second = (
-            np.memmap(self.path.with_suffix(suffix), dtype="<u8", mode="r", shape=(self.size,))
-            for suffix in (".first", ".second")
-        )
-        return _Run(first, second)
-
-    def remove(self) -> None:
-        for suffix in (".first", ".second"):
-            self.path.with_suffix(suffix).unlink()
-
-
 class SeenHashes:
     """A set of 128-bit hashes that grows on disk.
 
-    New hashes become sorted runs in memory; once there are enough, these are merged into a stored run, and stored runs
-    are merged so that each is at least twice as long as the next. So n hashes lie in O(log n) runs, each hash is
-    rewritten O(log n) times, and a look-up is a binary search in every run.
+    New hashes are a set in memory; once there are enough, they become a sorted run, a file, and runs are merged so that
+    each is at least twice as long as the next. So n hashes lie in O(log n) runs, each hash is rewritten O(log n) times,
+    and a look-up is a binary search in every run.
 
     Args:
         directory: for the files; holds nothing else.
-        memory_hashes: from this many on, hashes in memory go to disk; 16 bytes each.
+        memory_hashes: from this many on, hashes in memory go to disk; about 100 bytes each.
     """
 
     def __init__(self, directory: Path, memory_hashes: int = 1 << 18) -> None:
         self._directory = directory
         self._memory_hashes = memory_hashes
-        self._recent: list[_Run] = []
-        self._stored: list[_StoredRun] = []
+        self._recent: set[bytes] = set()
+        self._runs: list[Path] = []
         self._num_written = 0
 
     @property
     def num_in_memory(self) -> int:
         """Hashes held in memory: fewer than `memory_hashes` after every `add`."""
-        return sum(len(run) for run in self._recent)
+        return len(self._recent)
 
     def add(self, hashes: list[bytes]) -> list[bool]:
         """Adds hashes and returns for each whether it was new: neither in the set before nor earlier in the list.
@@ -179,70 +135,78 @@ class SeenHashes:
         Raises:
             OutputError: the disk is full.
         """
-        if not hashes:
-            return []
-        pairs = np.frombuffer(b"".join(hashes), dtype="<u8").reshape(-1, 2)
-        order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: of equal hashes the first comes first
-        first, second = pairs[order, 0], pairs[order, 1]
-        is_new = np.ones(len(order), dtype=np.bool_)
-        is_new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-        for run in chain(self._recent, (stored.open() for stored in self._stored)):
-            is_new &= ~run.contains(first, second)
-        self._keep(_Run(first[is_new], second[is_new]))
-        answers = np.empty(len(order), dtype=np.bool_)
-        answers[order] = is_new
-        return answers.tolist()
-
-    def _keep(self, run: _Run) -> None:
-        if not len(run):
-            return
-        self._recent.append(run)
-        is_full = self.num_in_memory >= self._memory_hashes
-        while len(self._recent) > 1 and (is_full or len(self._recent[-2]) < 2 * len(self._recent[-1])):
-            right, left = self._recent.pop(), self._recent.pop()
-            self._recent.append(_in_memory(_merge(left, right)))
-        if is_full:
+        answers = []
+        for each, is_stored in zip(hashes, self._are_stored(hashes), strict=True):
+            answers.append(not is_stored and each not in self._recent)
+            if answers[-1]:
+                self._recent.add(each)
+        if len(self._recent) >= self._memory_hashes:
             with as_output_error(self._directory.parent):
                 self._spill()
+        return answers
+
+    def _are_stored(self, hashes: list[bytes]) -> list[bool]:
+        are_stored = np.zeros(len(hashes), dtype=np.bool_)
+        if self._runs:
+            given = _halves(hashes)
+            order = np.argsort(given[0])  # near each other in a run, they are found many times faster
+            for run in map(_open, self._runs):
+                are_stored[order] |= _contains(run, given[:, order])
+        return are_stored.tolist()
 
     def _spill(self) -> None:
-        self._stored.append(self._store(self._recent))
+        run = _halves(self._recent)
+        self._store([run[:, np.argsort(run[0])]], run.shape[1])
         self._recent.clear()
-        while len(self._stored) > 1 and self._stored[-2].size < 2 * self._stored[-1].size:
-            right, left = self._stored.pop(), self._stored.pop()
-            self._stored.append(self._store(_merge(left.open(), right.open())))
-            left.remove()
-            right.remove()
+        while len(self._runs) > 1:
+            left, right = map(_open, self._runs[-2:])
+            if left.size >= 2 * right.size:
+                return
+            merged = [self._runs.pop(), self._runs.pop()]
+            self._store(_merge(left, right), left.shape[1] + right.shape[1])
+            for path in merged:
+                path.unlink()
 
-    def _store(self, pieces: Iterable[_Run]) -> _StoredRun:
+    def _store(self, pieces: Iterable[_Run], size: int) -> None:
         path = self._directory / f"run-{self._num_written:05d}"
         self._num_written += 1
-        size = 0
-        with open(path.with_suffix(".first"), "wb") as firsts, open(path.with_suffix(".second"), "wb") as seconds:
+        done = 0
+        with open(path, "wb") as file:
             for piece in pieces:
-                firsts.write(piece.first.astype("<u8", copy=False).tobytes())
-                seconds.write(piece.second.astype("<u8", copy=False).tobytes())
-                size += len(piece)
-        return _StoredRun(path, size)
+                for half, values in enumerate(piece):
+                    file.seek(8 * (half * size + done))
+                    file.write(values.tobytes())
+                done += piece.shape[1]
+        self._runs.append(path)
+
+
+def _halves(hashes: Collection[bytes]) -> _Run:
+    return np.ascontiguousarray(np.frombuffer(b"".join(hashes), dtype="<u8").reshape(-1, 2).T)
+
+
+def _open(path: Path) -> _Run:
+    """A stored run, memory-mapped: the system loads and evicts its pages as needed."""
+    return np.memmap(path, dtype="<u8", mode="r").reshape(2, -1)
+
+
+def _contains(run: _Run, asked: _Run) -> NDArray[np.bool_]:
+    """Which of some hashes are in a run."""
+    places = np.searchsorted(run[0], asked[0])
+    are_equal = run[:, np.minimum(places, run.shape[1] - 1)] == asked
+    found: NDArray[np.bool_] = are_equal.all(axis=0)
+    for each in np.flatnonzero(are_equal[0] & ~found):  # only if two hashes have equal first halves
+        end = np.searchsorted(run[0], asked[0, each], side="right")
+        found[each] = asked[1, each] in run[1, places[each] : end]
+    return found
 
 
 def _merge(left: _Run, right: _Run) -> Iterator[_Run]:
     """Two runs as one, piece by piece."""
     i = j = 0
-    while i < len(left) or j < len(right):
-        ends = [
-            run.first[start : start + _PIECE_HASHES][-1] for run, start in ((left, i), (right, j)) if start < len(run)
-        ]
-        last = min(ends)
-        next_i = i + int(np.searchsorted(left.first[i : i + _PIECE_HASHES], last, side="right"))
-        next_j = j + int(np.searchsorted(right.first[j : j + _PIECE_HASHES], last, side="right"))
-        first = np.concatenate([left.first[i:next_i], right.first[j:next_j]])
-        second = np.concatenate([left.second[i:next_i], right.second[j:next_j]])
-        order = np.argsort(first, kind="stable")
-        yield _Run(first[order], second[order])
-        i, j = next_i, next_j
-
-
-def _in_memory(pieces: Iterable[_Run]) -> _Run:
-    runs = list(pieces)
-    return _Run(np.concatenate([run.first for run in runs]), np.concatenate([run.second for run in runs]))
+    while i < left.shape[1] or j < right.shape[1]:
+        pieces = left[:, i : i + _PIECE_HASHES], right[:, j : j + _PIECE_HASHES]
+        last = min(piece[0, -1] for piece in pieces if piece.size)
+        ends = [int(np.searchsorted(piece[0], last, side="right")) for piece in pieces]
+        both = np.concatenate([piece[:, :end] for piece, end in zip(pieces, ends, strict=True)], axis=1)
+        yield both[:, np.argsort(both[0], kind="stable")]
+        i, j = i + ends[0], j + ends[1]

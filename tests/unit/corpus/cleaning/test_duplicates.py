@@ -146,8 +146,8 @@ def test_memory_is_bounded_and_runs_are_few(tmp_path: Path) -> None:
         assert all(hashes.add(batch))
         num_added += len(batch)
         assert hashes.num_in_memory < 1_000
-        # Each run is at least twice as long as the next: at most log2(n) of them in memory, and as many on the disk.
-        assert len(hashes._recent) + len(hashes._stored) <= 2 * num_added.bit_length()
+        # Each run is at least twice as long as the next: at most log2(n) of them.
+        assert len(hashes._runs) <= num_added.bit_length()
     assert num_added > 90_000
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert sum(sizes) == 16 * (num_added - hashes.num_in_memory)
