@@ -106,6 +106,6 @@ def check_free_space(out: Path, estimate: Estimate, *, with_duplicates: bool = F
         if with_duplicates:
             return f"{needed}; {human_bytes(free)} are free, which may be too little"
         raise OutputError(
-            f"{needed}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"
+            f"{needed}, but only {human_bytes(free)} are free in {out.parent}: free some space, or write elsewhere"
         )
     return f"{needed}; {human_bytes(free)} are free"

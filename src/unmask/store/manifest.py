@@ -36,7 +36,7 @@ import numpy as np
 
 from unmask.errors import InputError, StoreError
 from unmask.io.json_files import read_object
-from unmask.io.paths import MANIFEST, refuse_set_aside, set_aside
+from unmask.io.paths import MANIFEST, refuse_set_aside
 from unmask.io.writing import sha256
 
 FORMAT_VERSION = 1
@@ -88,10 +88,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         )
     if not path.is_file():
         if any(directory.glob("tokens-*.bin")):
-            aside = set_aside(directory)
-            advice = "`unmask prepare ... --resume` continues it"
-            advice += "" if aside is None else f"; the one that it was to replace is {aside}"
-            raise StoreError(f"{directory}: an unfinished store (no manifest.json): {advice}")
+            raise StoreError(
+                f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` continues it"
+            )
         has_one = (directory / "store" / MANIFEST).is_file()  # a run that made a store of its corpus
         expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"
         raise StoreError(f"{directory}: not a token store (no manifest.json): {expected}")

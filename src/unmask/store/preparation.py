@@ -12,7 +12,8 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,7 @@ from unmask.io.paths import MANIFEST, SKIPPED, as_path
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import (
+    alone_in,
     as_output_error,
     json_line,
     own_place,
@@ -38,8 +40,9 @@ from unmask.io.writing import (
     refuse_foreign,
     refuse_inputs_inside,
     writing,
+    writing_directory,
 )
-from unmask.store.directory import moved_aside, tidy_complete, unfinished_store
+from unmask.store.directory import tidy_complete, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, ChunkEncoder, EncodingSettings, cut_chunks, digested
 from unmask.store.encoding_pool import encoder_pool
@@ -129,13 +132,17 @@ def prepare(
         return complete
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
     replaces = overwrite and not resume and out.exists()
+    if replaces:
+        with alone_in(out):  # else another process is making a store there
+            pass
     with (
         Interruption() as interruption,  # entered first, so that Ctrl-C does not cut into the tidying up
-        moved_aside(out) if replaces else nullcontext(),
-        unfinished_store(out, keeps_shards=not replaces),
+        writing_directory(out, overwrite=True) if replaces else unfinished_store(out) as place,
     ):
+        job = replace(job, out=place)
         expected_tokens = _report_and_check_disk(job, encoder)
-        return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption, expected_tokens)
+        _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption, expected_tokens)
+    return TokenStore(out)
 
 
 def describe_annotations(store: TokenStore) -> str:
@@ -194,7 +201,7 @@ def _prepare(
     ray_address: str | None,
     interruption: Interruption,
     expected_tokens: int | None,
-) -> TokenStore:
+) -> None:
     out = job.out
     counts = CorpusCounts()
     documents_of: Counter[str] = Counter()  # by file
@@ -248,7 +255,6 @@ def _prepare(
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
     write_manifest(out, records, _description(job, tokenizer, records, counts, documents_of, text_bytes))
-    return TokenStore(out)
 
 
 def _description(

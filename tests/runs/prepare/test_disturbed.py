@@ -17,7 +17,7 @@ import pytest
 from support.commands import Command, check_refused, tree_of, write_documents, write_files
 from support.corpora import GOOD, contents, names, table
 from unmask.corpus.cleaning import duplicates
-from unmask.errors import InputError, Interrupted, OutputError
+from unmask.errors import InputError, OutputError
 from unmask.store import preparation, shard_writer
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
@@ -172,7 +172,7 @@ def test_what_a_killed_preparation_left_is_gone_when_resumed(tiny_text: Path, to
     shutil.copytree(whole, out)
     (out / "manifest.json").unlink()
     (out / ".unfinished-hashes").mkdir()
-    for name in (".unfinished-hashes/run-00000.first", ".unfinished-tokens-00001.bin", "skipped.jsonl"):
+    for name in (".unfinished-hashes/run-00000", ".unfinished-tokens-00001.bin", "skipped.jsonl"):
         (out / name).write_bytes(b"x")
     prepare([tiny_text], tokenizer, out, shard_bytes=4000, resume=True)
     assert tree_of(out) == tree_of(whole)
@@ -185,66 +185,41 @@ def to_replace(tiny_store: Path, tmp_path: Path) -> Path:
     return tmp_path / "in" / "store"
 
 
-def test_a_second_ctrl_c_while_tidying_up_does_not_cost_the_store_that_was_to_be_replaced(
-    tiny_text: Path, tokenizer: Path, to_replace: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_killed_attempt_to_replace_a_store_can_be_made_again(
+    tiny_text: Path, tokenizer: Path, to_replace: Path, tmp_path: Path
 ) -> None:
+    """A part of the new one lies beside the old one, as a power cut would leave it."""
     before = contents(to_replace)
-    remove, first = shutil.rmtree, [True]
-
-    def remove_part(path: Path, *arguments: Any, **options: Any) -> None:
-        if path == to_replace and first:
-            first.clear()
-            raise KeyboardInterrupt
-        remove(path, *arguments, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", remove_part)
-    monkeypatch.setattr(preparation, "write_manifest", lambda *_: (_ for _ in ()).throw(Interrupted("stopped", 2)))
-    with pytest.raises(KeyboardInterrupt):
-        prepare([tiny_text], tokenizer, to_replace, overwrite=True)
-    assert not first
-    assert contents(to_replace) == before
-    assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
-
-
-@pytest.mark.parametrize("option", ["overwrite", "resume"])
-def test_a_killed_attempt_to_replace_a_store_can_be_made_again_continued_or_undone(
-    tiny_text: Path, tokenizer: Path, to_replace: Path, tmp_path: Path, option: str
-) -> None:
-    """The old store stands aside and a part of the new one in its place, as a power cut would leave them."""
-    before = contents(to_replace)
-    aside = to_replace.with_name(".unfinished-.replaced-store")
-    to_replace.rename(aside)
-    to_replace.mkdir()
-    (to_replace / "tokens-00000.bin").write_bytes(b"xx")
+    unfinished = to_replace.with_name(".unfinished-store")
+    unfinished.mkdir()
+    (unfinished / "tokens-00000.bin").write_bytes(b"xx")
     (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match="not UTF-8"):
         prepare([tmp_path / "bad.txt"], tokenizer, to_replace, overwrite=True)
     assert contents(to_replace) == before
-    to_replace.rename(aside)
-    to_replace.mkdir()
-    prepare([tiny_text], tokenizer, to_replace, **{option: True})
+    prepare([tiny_text], tokenizer, to_replace, overwrite=True)
     assert TokenStore(to_replace).num_documents == 12
-    assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
+    assert names(to_replace.parent) == ["store"]
 
 
 def test_what_a_preparation_left_that_was_killed_at_its_end_is_gone_when_resumed(
-    tiny_text: Path, tokenizer: Path, to_replace: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_text: Path, tokenizer: Path, to_replace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records of shards that the manifest holds already, and the store that was replaced."""
+    out = tmp_path / "new" / "store"
 
     def stop(*_: object) -> None:
         raise ValueError("killed")
 
-    shutil.copytree(to_replace, aside := to_replace.with_name(".unfinished-.replaced-store"))
     monkeypatch.setattr(shard_writer, "remove_records", stop)
     with pytest.raises(ValueError, match="killed"):
-        prepare([tiny_text], tokenizer, to_replace, overwrite=True)
+        prepare([tiny_text], tokenizer, out)
     monkeypatch.undo()
-    shutil.copytree(to_replace, aside, dirs_exist_ok=True)
-    assert (to_replace / "shard-00000.json").exists()
-    prepare([tiny_text], tokenizer, to_replace, resume=True)
-    assert not list(to_replace.glob("shard-*"))
-    assert names(to_replace.parent) == ["store"]
+    shutil.copytree(to_replace, out.with_name(".unfinished-.replaced-store"))
+    assert (out / "shard-00000.json").exists()
+    prepare([tiny_text], tokenizer, out, resume=True)
+    assert not list(out.glob("shard-*"))
+    assert names(out.parent) == ["store"]
 
 
 def test_a_store_that_a_killed_attempt_set_aside_has_its_name_again(

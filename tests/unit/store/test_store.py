@@ -194,9 +194,7 @@ def test_what_is_no_store_is_told_apart(directory: Path, tmp_path: Path) -> None
     )
     (tmp_path / "st").mkdir()
     write(tmp_path / "st" / "tokens-00000.bin")
-    refused(
-        tmp_path / "st", r"--resume` continues it; the one that it was to replace is \S+/\.unfinished-.replaced-st$"
-    )
+    refused(tmp_path / "st", "--resume` continues it$")
     (directory / "manifest.json").unlink()
     refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` continues it")
     refused(tmp_path, r"not a token store \(no manifest.json\): expected the --out of `unmask prepare`")
