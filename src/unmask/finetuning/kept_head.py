@@ -62,44 +62,31 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
 
 def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: Path) -> None:
     """Raises ModelError for a head that was made for other features than the recipe gives it."""
-    remembered = loaded.config.get("unmask_task", {})
-    if (top := remembered.get("encoder_top", "none")) != settings.task.encoder_top:
-        raise ModelError(
-            f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
-            f"task.encoder_top={top}, or leave out keep_head"
-        )
-    orders = loaded.head_class == TwoOrderClassifier.__name__
-    if orders != settings.task.reads_both_orders(loaded.encoder.settings.type_vocab_size):
-        raise ModelError(
-            f"{source} has a head that reads pairs in {'both orders' if orders else 'one order'}, and the task reads "
-            f"{'one' if orders else 'both'} here: set task.two_orders={str(orders).lower()}, or leave out keep_head"
-        )
-    head = remembered.get("tagging_head", "linear")
-    if head != settings.task.tagging_head:
-        raise ModelError(
-            f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
-            f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
-        )
-    if loaded.head_class == WindowClassifier.__name__ and settings.task.window_pooling != "learnt":
-        raise ModelError(
-            f"{source} has a head that weighs windows, and task.window_pooling is {settings.task.window_pooling}: set "
-            "task.long_text=windows and task.window_pooling=learnt, or leave out keep_head"
-        )
-    if isinstance(loaded.head, AnswerabilityHead) and not settings.task.answerability:
-        raise ModelError(
-            f"{source} has a head that classifies answerability, and task.answerability is false: set it to true, or "
-            "leave out keep_head"
-        )
-    made_of: dict[str, Any] = {"bilstm_size": 768} if "bilstm" in (head, top) else {}
+    remembered, task = loaded.config.get("unmask_task", {}), settings.task
+    top, tagger = remembered.get("encoder_top", "none"), remembered.get("tagging_head", "linear")
+    both_orders = task.reads_both_orders(loaded.encoder.settings.type_vocab_size)
+    made_of: dict[str, tuple[Any, Any]] = {  # setting -> what the head was made with, what the recipe has
+        "encoder_top": (top, task.encoder_top),
+        "two_orders": (loaded.head_class == TwoOrderClassifier.__name__, both_orders),
+        "tagging_head": (tagger, task.tagging_head),
+    }
+    if loaded.head_class == WindowClassifier.__name__:
+        made_of |= {"long_text": ("windows", task.long_text), "window_pooling": ("learnt", task.window_pooling)}
+    if isinstance(loaded.head, AnswerabilityHead):
+        made_of["answerability"] = (True, task.answerability)
+    if "bilstm" in (top, tagger):
+        made_of["bilstm_size"] = (remembered.get("bilstm_size") or 768, task.bilstm_size)
     if loaded.head_kind == "token_classification" or loaded.encoder.reads_words:
-        made_of["feature_layers"] = "last" if loaded.head_kind == "token_classification" else ELMOS
-    for key, usual in made_of.items():
-        wanted, found = (each or usual for each in (getattr(settings.task, key), remembered.get(key)))
-        if wanted != found:
-            raise ModelError(
-                f"task.{key} is {wanted}, and the head of {source} was made with {found}: set task.{key}={found}, or "
-                "leave out keep_head"
-            )
+        usual = "last" if loaded.head_kind == "token_classification" else ELMOS
+        made_of["feature_layers"] = (remembered.get("feature_layers") or usual, task.feature_layers or usual)
+    if others := {key: pair for key, pair in made_of.items() if pair[0] != pair[1]}:
+        there, here = (
+            " ".join(f"task.{key}={str(pair[side]).lower()}" for key, pair in others.items()) for side in (0, 1)
+        )
+        raise ModelError(
+            f"the head of {source} was made with {there}, and the recipe has {here}: set it as there, or leave out "
+            "keep_head"
+        )
 
 
 def _problem_type(loaded: LoadedModel) -> str:

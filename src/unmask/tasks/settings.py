@@ -205,39 +205,26 @@ class TaskSettings(Settings):
                 "calibration moves the probabilities that thresholds are compared with: set thresholds to dev, or give "
                 "their numbers to `unmask predict`"
             )
-        if self.max_choice_length is not None and not self.truncation:
-            raise ValueError(
-                "max_choice_length cuts questions and choices, and truncation false cuts nothing: keep one"
-            )
         of_windows = {"window_pooling": "mean", "doc_stride": 128}
         for field, usual in of_windows.items():
             if kind in FIELDS_OF_KINDS["long_text"] and self.long_text != "windows" and getattr(self, field) != usual:
                 raise ValueError(
                     f"{field} is for texts that are read in windows: set long_text to windows, or leave it out"
                 )
-        if self.long_text == "windows" and self.two_orders:
-            raise ValueError("long_text windows is for single texts, and two_orders for pairs: keep one")
-        if self.window_pooling == "learnt" and self.encoder_top == "bilstm":
-            raise ValueError("window_pooling learnt weighs what encoder_top bilstm does not read: keep one")
-        if self.encoder_top == "bilstm" and self.tagging_head == "linear" and self.reads_features:
-            raise ValueError(
-                "feature_layers are of a frozen encoder, and encoder_top bilstm is trained with its encoder: keep one"
-            )
         if self.bilstm_size != 768 and "bilstm" not in (self.tagging_head, self.encoder_top):
             raise ValueError("bilstm_size is of a BiLSTM: set tagging_head or encoder_top to bilstm, or leave it out")
-        if self.encoder_top == "bilstm" and self.tagging_head == "bilstm":
-            raise ValueError(
-                "encoder_top bilstm is trained with its encoder, and tagging_head bilstm is on a frozen one: keep "
-                "one of them"
-            )
-        if self.encoder_top == "bilstm" and self.answerability:
-            raise ValueError(
-                "answerability is classified from a token, which encoder_top bilstm has read over: keep one"
-            )
-        if self.encoder_top == "bilstm" and self.two_orders:
-            raise ValueError(
-                "two_orders adds what sums a sequence up, which encoder_top bilstm does not read: keep one"
-            )
+        top, has_top = "encoder_top bilstm", self.encoder_top == "bilstm"
+        for are_both, one, other in (
+            (self.max_choice_length is not None and not self.truncation, "max_choice_length", "truncation false"),
+            (self.long_text == "windows" and self.two_orders, "long_text windows", "two_orders"),
+            (has_top and self.window_pooling == "learnt", top, "window_pooling learnt"),
+            (has_top and self.tagging_head == "bilstm", top, "tagging_head bilstm, on a frozen encoder,"),
+            (has_top and self.reads_features, top, "feature_layers, of a frozen encoder,"),
+            (has_top and self.answerability, top, "answerability"),
+            (has_top and self.two_orders, top, "two_orders"),
+        ):
+            if are_both:
+                raise ValueError(f"{one} and {other} do not go together: keep one of them")
         return self
 
     def recorded(self) -> dict[str, Any]:

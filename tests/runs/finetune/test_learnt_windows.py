@@ -44,7 +44,10 @@ def test_another_run_goes_on_with_the_weights(train: Callable[..., Any]) -> None
     assert torch.equal(head_of("second")["query"], head_of("first")["query"])
     refused = train("third", "init_from=first", *STANDING, *WINDOWS)
     assert refused.code == 2
-    assert "first/model has a head that weighs windows, and task.window_pooling is mean" in refused.errors
+    assert (
+        "first/model was made with task.window_pooling=learnt, and the recipe has task.window_pooling=mean: set "
+        in (refused.errors)
+    )
 
 
 @pytest.mark.parametrize("dropout", [(), ("task.classifier_dropout=0.2",)])

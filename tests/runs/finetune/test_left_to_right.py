@@ -75,9 +75,11 @@ def test_a_kept_head_is_that_of_the_same_kind(tmp_path: Path, language_model: Pa
     model = finetune(recipe(tmp_path, language_model, "sst2", **top), out=tmp_path / "run")
     again = recipe(tmp_path, model, "sst2", **top)
     finetune(again, ["keep_head=true"], out=tmp_path / "again")
-    with pytest.raises(ModelError, match=r"task\.bilstm_size is 7"):
+    with pytest.raises(ModelError, match=r"the recipe has task\.bilstm_size=7:"):
         finetune(again, ["keep_head=true", "task.bilstm_size=7"], out=tmp_path / "other")
-    with pytest.raises(ModelError, match=r"task\.encoder_top bilstm, and it is none here"):
+    with pytest.raises(
+        ModelError, match=r"made with task\.encoder_top=bilstm .*, and the recipe has task\.encoder_top=none"
+    ):
         finetune(recipe(tmp_path, model, "sst2"), ["keep_head=true"], out=tmp_path / "other")
 
 
@@ -89,5 +91,7 @@ def test_a_head_of_both_orders_is_kept(tmp_path: Path, language_model: Path) -> 
     before, after = (load_file(directory / "head.safetensors") for directory in (model, again))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    with pytest.raises(ModelError, match=r"reads pairs in both orders, .*: set task\.two_orders=true"):
+    with pytest.raises(
+        ModelError, match=r"made with task\.two_orders=true, and the recipe has task\.two_orders=false: set it"
+    ):
         finetune(recipe(tmp_path, model, "mrpc", two_orders=False), words, out=tmp_path / "other")

@@ -282,7 +282,9 @@ def test_texts_may_be_classified_from_one_layer(whole: Path, pairs: Path, tmp_pa
     with pytest.raises(ModelError, match=r"differ in task\.feature_layers"):
         average_models(runs, tmp_path / "mean")
     kept = [f"init_from={runs[0]}", "keep_head=true", f"data.train={pairs / 'train.jsonl'}", "device=cpu", *words]
-    with pytest.raises(ModelError, match=r"task\.feature_layers is weighted-all-and-embeddings, .* was made with last"):
+    with pytest.raises(
+        ModelError, match=r"with task\.feature_layers=last, .* has task\.feature_layers=weighted-all-and-emb"
+    ):
         finetune("finetune/classification", kept, out=tmp_path / "kept")
 
 

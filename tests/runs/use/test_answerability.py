@@ -123,4 +123,6 @@ def test_one_task_after_another(unmask: Command, runs: Path, words: list[str], a
     assert finetuned("one", "train.steps=1", "freeze_layers=all", "optimizer.layer_decay=0.9", CLASSIFIED)[0] == 0
     code, _, errors = finetuned("one", *standing)
     assert code == 2
-    assert "one/model has a head that classifies answerability, and task.answerability is false: set it" in errors
+    assert (
+        "one/model was made with task.answerability=true, and the recipe has task.answerability=false: set it" in errors
+    )

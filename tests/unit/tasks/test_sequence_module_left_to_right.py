@@ -275,7 +275,7 @@ def test_a_bilstm_is_as_large_as_the_settings_say(tokenizer: TextTokenizer) -> N
     [
         ({"name": "choice", "encoder_top": "bilstm"}, "encoder_top is for classification, regression, qa and tagging"),
         ({"name": "qa", "two_orders": True}, "two_orders is for classification and regression"),
-        ({"name": "mrpc", "two_orders": True, "encoder_top": "bilstm"}, "two_orders adds"),
+        ({"name": "mrpc", "two_orders": True, "encoder_top": "bilstm"}, "encoder_top bilstm and two_orders do not"),
         ({"name": "tagging", "tagging_head": "bilstm", "encoder_top": "bilstm"}, "keep one of them"),
         ({"name": "sst2", "bilstm_size": 5}, "set tagging_head or encoder_top to bilstm"),
     ],

@@ -67,7 +67,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "layers of what moves": ("tagging", ["task.feature_layers=embeddings"],
      "finetune/tagging: task.feature_layers=embeddings reads frozen features: set freeze_layers=all"),
     "layers under a BiLSTM that moves": ("tagging", ["task.feature_layers=embeddings", "task.encoder_top=bilstm"],
-     "finetune/tagging: task: feature_layers are of a frozen encoder, and encoder_top bilstm is trained with its "),
+     "finetune/tagging: task: encoder_top bilstm and feature_layers, of a frozen encoder, do not go together: keep "),
     "layers of BERT for texts": ("classification", ["task.feature_layers=embeddings"],
      "task.feature_layers=embeddings: texts are classified from chosen layers of an ELMo alone, and init_from's "),
     "layers for a question": ("qa", ["task.feature_layers=embeddings"],

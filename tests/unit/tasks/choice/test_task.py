@@ -88,7 +88,7 @@ def test_what_cannot_be_cut_is_refused(tokenizer: TextTokenizer) -> None:
     never = new_task("choice", max_length=12, truncation=False)
     with pytest.raises(InputError, match=r"x:1: 25 tokens, over task\.max_length 12, and task\.truncation is false"):
         never.encode([example("a man " * 10, "a dog", "a man")], tokenizer, ExampleCounts())
-    with pytest.raises(ValueError, match="truncation false cuts nothing: keep one"):
+    with pytest.raises(ValueError, match="max_choice_length and truncation false do not go together: keep one"):
         new_task("choice", max_choice_length=12, truncation=False)
 
 

@@ -187,7 +187,7 @@ def test_what_cannot_be_learned_is_refused(tmp_path: Path) -> None:
     assert "answerability" not in qa_task().remembered()
     with pytest.raises(ValueError, match="answerability is for qa, not for choice: leave it out"):
         TaskSettings(name="choice", answerability=True)
-    with pytest.raises(ValueError, match="answerability is classified from a token, which encoder_top bilstm has"):
+    with pytest.raises(ValueError, match="encoder_top bilstm and answerability do not go together"):
         TaskSettings(name="qa", answerability=True, encoder_top="bilstm")
 
 
