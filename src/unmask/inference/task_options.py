@@ -12,6 +12,7 @@ from unmask.config import as_settings, build_settings, parse_overrides
 from unmask.errors import ColumnError, SettingsError, UserError
 from unmask.io.progress import listed
 from unmask.tasks.base import Task
+from unmask.tasks.rows import check_columns
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.text.text_task import TextTask
@@ -138,6 +139,7 @@ def adjusted_task(task: Task[Any], columns: Columns, settings: Mapping[str, Any]
         )
     given = columns.model_dump(include=columns.model_fields_set)
     if isinstance(task, TextTask):
+        check_columns(columns, task.kind)
         check_label_columns(columns, task.labels)
         if columns.texts:
             kept_names = ("label", "id") if "label" in given else ("label", "labels", "id")

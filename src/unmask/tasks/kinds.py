@@ -16,6 +16,7 @@ class KindFacts(NamedTuple):
         examples: inputs of a request; where texts are read a text, then a pair.
         hub_task: the Hub's `pipeline_tag`.
         group_columns: those of a table by which rows belong together when it is split; the first that exists is used.
+        columns: the fields of `ColumnSettings` that apply.
         truth: the attribute of an example that says what is right.
         recorded: the settings that the `config.json` of a fine-tuned model has in any case, beside its name and
             max_length; see `TaskSettings.recorded`.
@@ -33,6 +34,7 @@ class KindFacts(NamedTuple):
     examples: tuple[str | dict[str, Any], ...]
     hub_task: str
     group_columns: tuple[str, ...]
+    columns: tuple[str, ...]
     truth: str
     recorded: tuple[str, ...]
     decision: tuple[str, ...]
@@ -50,6 +52,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=("a gripping , beautifully acted film", {"text_a": "A man plays.", "text_b": "Nobody plays."}),
         hub_task="text-classification",
         group_columns=("premise", "sentence1", "text_a", "sentence", "document", "text"),
+        columns=("text", "text_a", "text_b", "label", "labels", "id"),
         truth="label",
         recorded=("truncation",),
         decision=("label", "labels"),
@@ -62,6 +65,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=("a fine film", {"text_a": "A man plays a guitar.", "text_b": "A man plays."}),
         hub_task="text-classification",
         group_columns=("sentence1", "text_a", "sentence", "text"),
+        columns=("text", "text_a", "text_b", "label", "id"),
         truth="label",
         recorded=("truncation",),
         decision=("value",),
@@ -73,6 +77,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=({"question": "Who wrote it?", "context": "The book was written by Ada in London."},),
         hub_task="question-answering",
         group_columns=("title", "context"),
+        columns=("question", "context", "answers", "id"),
         truth="gold_texts",
         recorded=(
             *("doc_stride", "max_question_length", "max_answer_length", "n_best"),
@@ -88,6 +93,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=({"context": "She opened the door and", "choices": ["left.", "seven."]},),
         hub_task="multiple-choice",
         group_columns=("article", "context"),
+        columns=("context", "question", "choices", "first_choice", "label", "id"),
         truth="label",
         recorded=("truncation",),
         decision=("choice",),
@@ -101,6 +107,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         examples=({"text": "Anna works in Berlin."},),
         hub_task="token-classification",
         group_columns=("document", "tokens", "text"),
+        columns=("tokens", "text", "tags", "predicate", "id"),
         truth="tags",
         recorded=("doc_stride", "document_context", "repair_tags", "tagging_head", "bilstm_size"),
         decision=("tags",),

@@ -11,6 +11,7 @@ from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.io.encodings import normalized
 from unmask.io.json_files import shown
 from unmask.io.rows import Row, as_seen, cut_short, similar_columns
+from unmask.tasks.kinds import FACTS, TaskKind
 from unmask.tasks.settings import ColumnSettings
 
 LayoutT = TypeVar("LayoutT")
@@ -73,15 +74,10 @@ def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> lis
     return decoded if isinstance(decoded, list) else None
 
 
-def check_columns(columns: ColumnSettings, allowed: Iterable[str], expected: str) -> None:
-    """Raises SettingsError if the user names a column that a task does not read.
-
-    Args:
-        allowed: the fields of `ColumnSettings` that the task reads.
-        expected: the end of the message: what the task reads, and what it is called.
-    """
-    if foreign := sorted(columns.model_fields_set.difference(allowed)):
-        raise SettingsError(f"data.columns.{foreign[0]} is not for {expected}")
+def check_columns(columns: ColumnSettings, kind: TaskKind) -> None:
+    """Raises SettingsError if the user names a column that a kind of task does not read."""
+    if foreign := sorted(columns.model_fields_set.difference(FACTS[kind].columns)):
+        raise SettingsError(f"data.columns.{foreign[0]} is not for {kind}: expected {', '.join(FACTS[kind].columns)}")
 
 
 def choose_layout(

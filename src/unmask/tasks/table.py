@@ -14,6 +14,7 @@ from unmask.tasks.choice import task as choice
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa import squad
 from unmask.tasks.qa import task as qa
+from unmask.tasks.rows import check_columns
 from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of, wrong_name
 from unmask.tasks.tagging import task as tagging
 from unmask.tasks.text import classification, regression
@@ -38,7 +39,9 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         SettingsError: `columns` names one that the kind of task does not have, or settings contradict the data set.
     """
     named = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe sets every field
-    return TASKS[kind_of(settings.name)](settings, named, lenient)
+    kind = kind_of(settings.name)
+    check_columns(named, kind)
+    return TASKS[kind](settings, named, lenient)
 
 
 def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:

@@ -84,7 +84,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
      "evaluate {runs}/classification --data d.tsv --column text=x",
      "d.tsv:2: no column 'x': there is text, label. Name yours with --column text=..."),
     "a column of another kind": ({"d.tsv": TSV}, "predict {runs}/classification d.tsv --column question=text",
-     "--column question is not for texts and pairs of texts: expected text"),
+     "--column question is not for classification: expected text, text_a"),
     "half a pair": ({"d.tsv": TSV}, "predict {runs}/regression d.tsv --column text_a=text",
      "--column: text_a and text_b belong together: give both"),
     "a column of features": ({"d.tsv": TSV}, "features {base} d.tsv --out f --column label=label",
@@ -176,7 +176,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "no such group": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --group title",
      "d.tsv:1: no column 'title' by which rows belong together: there is text, label; name one of them: --group"),
     "no column of a text to split": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --column question=text",
-     "--column question is not for texts and pairs of texts"),
+     "--column question is not for classification: expected text, text_a"),
 }  # fmt: skip
 
 

@@ -389,7 +389,7 @@ def test_columns_and_settings_of_inputs_in_memory(single: Path) -> None:
         list(predict(single, rows))
     with pytest.raises(InputError, match=r"input 1: no column 'key': .*Name it with columns\.id=\.\.\."):
         list(predict(single, rows, columns={"text": "body", "id": "key"}))
-    with pytest.raises(SettingsError, match=r"^columns\.question is not for texts"):
+    with pytest.raises(SettingsError, match=r"^columns\.question is not for classification"):
         predict(single, rows, columns={"question": "body"})
     assert len(repr(load_predictor(single))) < 200
 

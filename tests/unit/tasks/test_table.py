@@ -1,14 +1,16 @@
-"""What kind of task a model without a record is for."""
+"""What kind of task a model without a record is for, and which columns are of which kind."""
 
 from __future__ import annotations
 
 import pytest
 
 from support.small_bert import SIZES
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.hub.source import LoadedModel
-from unmask.tasks.table import recall_task
+from unmask.tasks.kinds import TaskKind
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task, recall_task
 
 
 def test_one_label_of_which_a_text_has_any_number_is_refused() -> None:
@@ -21,3 +23,18 @@ def test_one_label_of_which_a_text_has_any_number_is_refused() -> None:
     )
     with pytest.raises(ModelError, match=r"problem_type is multi_label_classification, and id2label has one label: "):
         recall_task(loaded)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "expected"),
+    [
+        ("classification", "context", "text, text_a, text_b, label, labels, id"),
+        ("regression", "question", "text, text_a, text_b, label, id"),
+        ("qa", "tokens", "question, context, answers, id"),
+        ("choice", "text", "context, question, choices, first_choice, label, id"),
+        ("tagging", "question", "tokens, text, tags, predicate, id"),
+    ],
+)
+def test_a_column_of_another_kind_is_refused(kind: TaskKind, column: str, expected: str) -> None:
+    with pytest.raises(SettingsError, match=f"^data.columns.{column} is not for {kind}: expected {expected}$"):
+        open_task(TaskSettings(name=kind), ColumnSettings.model_validate({column: "x"}))

@@ -39,16 +39,12 @@ from unmask.tasks.choice.layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss, new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput, assemble
 
 logger = logging.getLogger("unmask")
-
-COLUMNS = ("context", "question", "choices", "first_choice", "label", "id")
-"""The fields of `ColumnSettings` that apply here."""
 
 LONG_CHOICES = "with a question and a choice over task.max_choice_length: cut"
 
@@ -320,9 +316,6 @@ def _chosen(example: ChoiceExample, prediction: Mapping[str, Any]) -> int:
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Choice:
     """See `unmask.tasks.table.open_task`."""
-    check_columns(
-        columns, COLUMNS, "multiple choice: expected data.columns.context, question, choices, first_choice, label"
-    )
     published = DATA_SETS.get(settings.name, ChoiceDataSet()).layout
     layouts = [_with_columns(published, columns)]
     if lenient:

@@ -29,13 +29,9 @@ from unmask.tasks.qa.metrics import QaScore, compare
 from unmask.tasks.qa.module import QaModule
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import encode_questions, holds_answer
-from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
-
-COLUMNS = ("question", "context", "answers", "id")
-"""The fields of `ColumnSettings` that apply here."""
 
 _SHOWN_AROUND = 100
 """How many characters of a passage a sample shows on either side of the answer."""
@@ -214,7 +210,6 @@ class QaTask(Task[QaExample]):
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:
     """See `unmask.tasks.table.open_task`."""
-    check_columns(columns, COLUMNS, "question answering: expected data.columns.question, context, answers or id")
     data_set = DATA_SETS.get(settings.name, PLAIN)
     if settings.unanswerable is None:
         settings = settings.model_copy(update={"unanswerable": data_set.unanswerable})

@@ -28,7 +28,7 @@ from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import check_columns, shown_beside
+from unmask.tasks.rows import shown_beside
 from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences
@@ -52,9 +52,6 @@ from unmask.tasks.tagging.windows import encode_sentences
 from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
-
-COLUMNS = ("tokens", "tags", "text", "predicate", "id")
-"""The fields of `ColumnSettings` that apply here."""
 
 MOST_LABELS = 10_000
 """Most labels taken from a training file; more are hardly tags. `task.labels` may list any number."""
@@ -365,7 +362,6 @@ class Tagging(Task[TaggingExample]):
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:
     """See `unmask.tasks.table.open_task`."""
-    check_columns(columns, COLUMNS, "tagging: expected data.columns.tokens (or text), tags, predicate")
     data_set = DATA_SETS.get(settings.name)
     if settings.units == "words" and data_set is not None and data_set.characters:
         raise SettingsError(f"task.units=words: {settings.name} tags characters: leave it out")

@@ -13,7 +13,7 @@ from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, window_bounds
-from unmask.tasks.rows import check_columns, checked_text, choose_layout, same_column
+from unmask.tasks.rows import checked_text, choose_layout, same_column
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import assemble
@@ -22,9 +22,6 @@ LabelT = TypeVar("LabelT")
 
 USUAL_COLUMNS = (ColumnSettings(text="text"), ColumnSettings(text_a="text_a", text_b="text_b"))
 """The columns looked for by default."""
-
-_READ_COLUMNS = ("text", "text_a", "text_b", "label", "labels", "id")
-_EXPECTED = "texts and pairs of texts: expected text, or text_a and text_b; label; id"
 
 
 @dataclass(frozen=True)
@@ -90,11 +87,7 @@ class TextFiles:
         Args:
             columns: the user's; unset fields keep their defaults; `label` alone takes the place of `labels`.
             lenient: True also tries these layouts' columns and the usual ones, after the user's.
-
-        Raises:
-            SettingsError: a column is named that is neither a text, nor the label or the id.
         """
-        check_columns(columns, _READ_COLUMNS, _EXPECTED)
         given = columns.model_dump(include=columns.model_fields_set & {"label", "labels", "id"})
         if "label" in given:
             given.setdefault("labels")

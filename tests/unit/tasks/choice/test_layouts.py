@@ -11,7 +11,7 @@ import pytest
 
 from support.files import write_rows
 from support.tasks import new_task
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
@@ -214,11 +214,6 @@ def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
     assert (own.choices, own.question) == (("0", "1", "2", "3"), "q")
     with pytest.raises(InputError, match=r"input 3: no column 'sent1'.*or context and choices; there is text"):
         task.read(Row({"text": "c"}, "input 3"))
-
-
-def test_settings_of_other_kinds_of_task_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"data\.columns\.text is not for multiple choice"):
-        new_task("choice", ColumnSettings(text="text"))
 
 
 # ---- What people bring

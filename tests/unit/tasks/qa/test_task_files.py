@@ -14,7 +14,7 @@ import pytest
 from support.files import write, write_rows
 from support.questions import KITE, RED, TOKENIZER, a_question, qa_task
 from unmask.batch import IGNORE_INDEX
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
@@ -198,11 +198,6 @@ def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -
     assert sum(1 for _ in task.load_rows(path)) == 3
     examples, _ = load(task, path, unlabelled=True)  # a prediction for each is scored with the file alone
     assert [one.gold_texts is None for one in examples] == [False, True, True]
-
-
-def test_what_columns_are_for() -> None:
-    with pytest.raises(SettingsError, match=r"data\.columns\.tokens is not for question answering: expected"):
-        qa_task(ColumnSettings(tokens="words"))
 
 
 def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> None:

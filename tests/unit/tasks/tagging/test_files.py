@@ -262,8 +262,6 @@ def test_columns_of_the_user_and_the_usual_ones() -> None:
     assert (strict.layout.tokens, lenient.layout.tokens) == (("words",), ("words", "tokens"))
     assert lenient.read(row).words == ["a"]
     assert strict.remembered()["columns"] == {"tokens": "words", "tags": "ner"}
-    with pytest.raises(SettingsError, match=r"data\.columns\.question is not for tagging"):
-        open_task(TaskSettings(name="tagging"), ColumnSettings(question="q"))
 
 
 def test_what_a_model_remembers_opens_the_same_task() -> None:

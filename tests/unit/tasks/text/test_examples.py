@@ -11,7 +11,7 @@ from unicodedata import normalize
 import pytest
 
 from support.files import write
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
@@ -54,8 +54,6 @@ def test_what_the_user_says_goes_before_what_is_usual() -> None:
     assert texts_of(pair) == [(("p", "h"), "label"), (("text_a", "text_b"), "label")]
     assert pair.is_pair
     assert not TextFiles().is_pair
-    with pytest.raises(SettingsError, match=r"data\.columns\.context is not for texts"):
-        files.with_columns(ColumnSettings(context="passage"), lenient=False)
 
 
 def test_files_fit_themselves_to_one_and_still_read_others(tmp_path: Path) -> None:

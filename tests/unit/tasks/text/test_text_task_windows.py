@@ -128,9 +128,9 @@ def test_pairs_are_refused(tmp_path: Path, base: Path) -> None:
     ("given", "told"),
     [
         ({"window_pooling": "max"}, "window_pooling is for texts that are read in windows"),
-        ({"long_text": "windows", "window_pooling": "learnt", "encoder_top": "bilstm"}, "window_pooling learnt weighs"),
+        ({"long_text": "windows", "window_pooling": "learnt", "encoder_top": "bilstm"}, "and window_pooling learnt"),
         ({"doc_stride": 4}, "doc_stride is for texts that are read in windows"),
-        ({"name": "regression", "long_text": "windows", "two_orders": True}, "two_orders for pairs"),
+        ({"name": "regression", "long_text": "windows", "two_orders": True}, "long_text windows and two_orders do"),
         ({"name": "tagging", "long_text": "windows"}, "long_text is for classification and regression"),
     ],
 )
