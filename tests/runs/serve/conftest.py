@@ -68,14 +68,14 @@ def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(served_models: dict[str, ServedModel], run_of_checkpoints: Path) -> Iterator[str]:
     """A server of a model of every use, and of a run with checkpoints."""
     with serving({**served_models, **open_models([f"run={run_of_checkpoints}"], "fp32")}) as address:
         yield address
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of a model whose mask is `<mask>`, and of a run with checkpoints, whose mask is `[MASK]`."""
     roberta = save_masked_lm(tmp_path_factory.mktemp("masks") / "roberta", "roberta", SENTENCES)
@@ -83,7 +83,7 @@ def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory)
         yield address
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def of_labels(labellers: dict[str, Path]) -> Iterator[str]:
     """A server of a model that labels a text, and of one that labels a pair."""
     with serving(open_models([f"{name}={path}" for name, path in labellers.items()], "fp32")) as address:
@@ -92,6 +92,7 @@ def of_labels(labellers: dict[str, Path]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Of a module, not of a session: while it is open, no other test of the process can start an event loop."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
@@ -100,6 +101,19 @@ def browser() -> Iterator[Any]:
         browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def _open_page(browser: Any) -> Any:
+    return browser.new_page()
+
+
+@pytest.fixture
+def page(_open_page: Any) -> Iterator[Any]:
+    """An empty page, which has kept the scripts of the server in its cache."""
+    yield _open_page
+    _open_page.unroute_all()
+    _open_page.goto("about:blank")
 
 
 @pytest.fixture(params=[("light", 1120), ("dark", 390)], ids=["light", "dark, a telephone's width"])

@@ -57,8 +57,7 @@ def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
             assert use in known, (path.name, use)
 
 
-def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address: str, page: Any) -> None:
     page.goto(address)
     page.locator(".answer svg").wait_for()
     page.evaluate("""async () => {
@@ -74,22 +73,18 @@ def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address
     assert len(names) == 5
     assert page.evaluate(OUTSIDE) == []
     assert all(following - name > 10 for name, following in pairwise(names))
-    page.close()
 
 
-def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_refusal_is_told_where_it_was_asked(address: str, page: Any) -> None:
     page.goto(f"{address}/#layers?text=no+blank")
     page.get_by_role("alert").wait_for()
     assert "no [MASK] in 'no blank'" in page.get_by_role("alert").inner_text()
-    page.close()
 
 
-def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: Any, tmp_path: Path) -> None:
+def test_a_model_of_another_language_begins_with_a_text_that_it_reads(page: Any, tmp_path: Path) -> None:
     korean = save_masked_lm(
         tmp_path / "korean", "bert", ["그는 대학교를 졸업한 뒤 미국으로 건너갔다 .", "그는 서울에서 태어났다 ."] * 20
     )
-    page = browser.new_page()
     with serving(open_models([f"korean={korean}"], "fp32")) as address:
         for panel, text in (
             ("", "그는 대학교를 [MASK] 뒤 미국으로 건너갔다 ."),
@@ -106,21 +101,17 @@ def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: A
         page.goto(link)
         page.locator(".answer[aria-busy=false] svg").wait_for()
         assert page.get_by_label("Text", exact=True).input_value() == "She opened the [MASK] and went out ."
-    page.close()
 
 
-def test_a_link_to_a_model_that_is_not_here_says_so(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_link_to_a_model_that_is_not_here_says_so(address: str, page: Any) -> None:
     page.goto(f"{address}/#fill?model=gone&text=the+[MASK]")
     page.locator(".answer[aria-busy=false] svg").wait_for()
     assert page.get_by_text("No model gone is here for this.").is_visible()
     page.get_by_label("Model").select_option("masked")
     assert not page.get_by_text("No model gone is here for this.").is_visible()
-    page.close()
 
 
-def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_what_belongs_to_a_name_stays_at_it(address: str, page: Any) -> None:
     found = {"entities": [{"start": 0, "end": 2, "label": "LC"}, {"start": 5, "end": 6, "label": "LC"}], "tags": []}
     reply = {"predictions": [found], "tokens_left_out": [0], "model": "tagging"}
     page.route("**/tag", lambda route: route.fulfill(json=reply))
@@ -128,11 +119,10 @@ def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
     page.locator(".answer[aria-busy=false] svg").wait_for()
     boxes = [each.bounding_box() for each in page.locator(".answer svg rect").all()]
     assert [round(after["x"] - before["x"] - before["width"]) for before, after in pairwise(boxes)] == [0, 4]
-    page.close()
 
 
-def test_a_text_from_right_to_left_is_drawn_so(address: str, browser: Any) -> None:
-    page, text = browser.new_page(), "ذهب إلى London Bridge مع محمد."
+def test_a_text_from_right_to_left_is_drawn_so(address: str, page: Any) -> None:
+    text = "ذهب إلى London Bridge مع محمد."
     found = {"entities": [{"start": 25, "end": 27, "label": "PS"}], "tags": []}
     reply = {"predictions": [found], "tokens_left_out": [0], "model": "tagging"}
     page.route("**/tag", lambda route: route.fulfill(json=reply))
@@ -150,18 +140,16 @@ def test_a_text_from_right_to_left_is_drawn_so(address: str, browser: Any) -> No
     marked, word = page.locator(".answer svg rect[fill^=var]").bounding_box(), shown[-2].bounding_box()
     assert 0 <= word["x"] - marked["x"] <= marked["width"] - word["width"]
     assert page.evaluate("getComputedStyle(document.querySelector('textarea')).direction") == "rtl"
-    page.close()
 
 
-def test_the_likeliest_words_are_drawn_from_the_left(address: str, browser: Any) -> None:
-    page, words = browser.new_page(), ["ذهب", "محمد", "London"]
+def test_the_likeliest_words_are_drawn_from_the_left(address: str, page: Any) -> None:
+    words = ["ذهب", "محمد", "London"]
     reply = {"layers": [{"layer": 0, "tokens": words, "scores": [0.5, 0.3, 0.1]}], "model": "masked"}
     page.route("**/layers", lambda route: route.fulfill(json=reply))
     page.goto(f"{address}/#layers")
     page.locator(".answer[aria-busy=false] svg").wait_for()
     places = [page.locator(".answer svg").get_by_text(word, exact=True).bounding_box()["x"] for word in ["0", *words]]
     assert places == sorted(places)
-    page.close()
 
 
 @pytest.mark.parametrize("entities", [[], [{"start": 5, "end": 105, "label": "OG"}]])
@@ -211,8 +199,7 @@ def test_two_checkpoints_and_a_model_with_another_mask_are_compared(
     context.close()
 
 
-def test_samples_have_the_mask_of_the_model(of_masks: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_samples_have_the_mask_of_the_model(of_masks: str, page: Any) -> None:
     page.goto(f"{of_masks}/#fill?model=roberta")
     page.get_by_role("button", name="a verb").click()
     text, edited = page.get_by_label("Text", exact=True), page.get_by_label("The same, edited (optional)")
@@ -223,11 +210,9 @@ def test_samples_have_the_mask_of_the_model(of_masks: str, browser: Any) -> None
     expect_value(page.get_by_label("Text", exact=True), "He was born in the <mask> of London .")
     page.locator('nav a[href="#learning"]').click()
     expect_value(page.get_by_label("Text", exact=True), "The king and the [MASK] went to London .")
-    page.close()
 
 
-def test_what_is_not_looked_at_is_told(of_masks: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_what_is_not_looked_at_is_told(of_masks: str, page: Any) -> None:
     page.goto(f"{of_masks}/#fill?model=run&edited=He+opened+a+[MASK]+.")
     further, beside = page.get_by_text("Only the first blank"), page.get_by_text("The edited text is not looked at")
     page.locator(".answer svg").wait_for()
@@ -239,10 +224,9 @@ def test_what_is_not_looked_at_is_told(of_masks: str, browser: Any) -> None:
     page.goto("about:blank")
     page.goto(f"{of_masks}/#layers?model=roberta&text=A+[MASK]+and+a+[MASK]+.")
     further.wait_for()
-    page.close()
 
 
-def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str, browser: Any) -> None:
+def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str, page: Any) -> None:
     def few(route: Any) -> None:
         """Unless words are asked for, two words of each checkpoint, which the others do not have among theirs."""
         found = route.fetch().json()["checkpoints"]
@@ -252,7 +236,6 @@ def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str,
                     each[part] = each[part][2 * number : 2 * number + 2]
         route.fulfill(json={"checkpoints": found})
 
-    page = browser.new_page()
     page.route("**/checkpoints", few)
     page.goto(f"{of_masks}/#learning?text=she+wrote+a+[MASK]+.")
     page.locator(".answer polyline").first.wait_for()
@@ -264,11 +247,9 @@ def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str,
     shown = page.locator(".answer[aria-busy=false] svg")
     shown.get_by_text("not one of its tokens").first.wait_for()
     assert shown.get_by_text("0.0 %").count() == 0
-    page.close()
 
 
-def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, page: Any) -> None:
     page.route("**/v1/models", lambda route: (page.get_by_text("Asking the server").wait_for(), route.continue_()))
     page.goto(of_labels)
     page.locator(".answer svg").wait_for()
@@ -278,14 +259,12 @@ def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: An
     for panel in absent.all():
         panel.click()
         page.locator(".about").get_by_text(re.compile("^Serve an? ")).wait_for()
-    page.close()
 
 
-def test_what_is_cut_is_told(address: str, browser: Any) -> None:
+def test_what_is_cut_is_told(address: str, page: Any) -> None:
     def cut(route: Any) -> None:
         route.fulfill(json={**route.fetch().json(), "truncated": True, "tokens_left_out": [1234]})
 
-    page = browser.new_page()
     for panel, use in {"classes": "classify", "entities": "tag", "answers": "answer"}.items():
         page.goto("about:blank")
         page.goto(f"{address}/#{panel}")
@@ -294,26 +273,23 @@ def test_what_is_cut_is_told(address: str, browser: Any) -> None:
         page.route(f"**/{use}", cut)
         page.get_by_role("button", name="Show").click()
         page.get_by_text("Too long for this model: 1,234 tokens were not read.", exact=True).wait_for()
-    page.close()
 
 
 def refuse(route: Any) -> None:
     route.fulfill(status=429, json={"error": {"message": "too many requests are waiting"}})
 
 
-def test_a_sample_that_cannot_be_tried_is_told(of_masks: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_sample_that_cannot_be_tried_is_told(of_masks: str, page: Any) -> None:
     page.goto(f"{of_masks}/#fill")
     page.locator(".answer svg").wait_for()
     page.route("**/tokenize", refuse)
     page.get_by_role("button", name="a verb").click()
     page.get_by_role("alert").wait_for()
     assert "too many requests are waiting" in page.get_by_role("alert").inner_text()
-    page.close()
 
 
-def test_of_two_samples_the_last_is_shown(of_masks: str, browser: Any) -> None:
-    page, held = browser.new_page(), []
+def test_of_two_samples_the_last_is_shown(of_masks: str, page: Any) -> None:
+    held = []
     page.goto(f"{of_masks}/#fill?model=roberta")
     page.locator(".answer svg").wait_for()
     page.route("**/tokenize", lambda route: held.append(route) if len(held) < 2 else route.continue_())
@@ -328,26 +304,22 @@ def test_of_two_samples_the_last_is_shown(of_masks: str, browser: Any) -> None:
     page.wait_for_timeout(300)
     expect_value(text, "She opened the <mask> and went out .")
     expect_value(edited, "")
-    page.close()
 
 
-def test_an_answer_without_its_spans_says_why(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_an_answer_without_its_spans_says_why(address: str, page: Any) -> None:
     page.route("**/spans", refuse)
     page.goto(f"{address}/#answers")
     page.locator(".answer[aria-busy=false] svg").wait_for()
     told = page.locator(".answer").inner_text()
     assert "Where it may begin and end is not shown: too many requests are waiting" in told
     assert "The best answers" in told
-    page.close()
 
 
-def test_the_part_of_a_passage_that_is_shown_is_told(address: str, browser: Any) -> None:
+def test_the_part_of_a_passage_that_is_shown_is_told(address: str, page: Any) -> None:
     def cut(route: Any) -> None:
         found = route.fetch().json()
         route.fulfill(json={**found, **{name: found[name][5:9] for name in ("starts", "ends", "begins", "stops")}})
 
-    page = browser.new_page()
     passage = "Ada wrote a warm paper in Bath and a dull one in London"
     page.goto(f"{address}/#answers?question=Where%3F&context={passage.replace(' ', '+')}")
     shown, told = page.get_by_text("The best answers").first, page.get_by_text("A long passage is read in parts.")
@@ -357,7 +329,6 @@ def test_the_part_of_a_passage_that_is_shown_is_told(address: str, browser: Any)
     page.get_by_role("button", name="Show").click()
     told.wait_for()
     assert "from “in Bath" in told.inner_text()
-    page.close()
 
 
 def test_a_link_is_shown_where_a_page_has_no_clipboard(address: str, browser: Any) -> None:
@@ -371,8 +342,8 @@ def test_a_link_is_shown_where_a_page_has_no_clipboard(address: str, browser: An
     page.close()
 
 
-def test_a_small_lead_has_digits(address: str, browser: Any) -> None:
-    page, scores = browser.new_page(), []
+def test_a_small_lead_has_digits(address: str, page: Any) -> None:
+    scores = []
     page.route("**/token-scores", lambda route: route.fulfill(json={"tokens": ["cats"], "scores": [scores.pop()]}))
     for lead, told in ((0.034, "0.034"), (0.25, "0.25"), (7.25, "7.3"), (123.45, "123.5")):
         scores += [-1 - lead, -1]
@@ -381,4 +352,3 @@ def test_a_small_lead_has_digits(address: str, browser: Any) -> None:
         said = page.get_by_text("It prefers the first, by")
         said.wait_for()
         assert said.inner_text() == f"It prefers the first, by {told}"
-    page.close()

@@ -11,8 +11,7 @@ from unmask.inference.predictor import predict
 from unmask.serving.engine.models import ServedModel
 
 
-def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, page: Any) -> None:
     page.goto(f"{of_labels}/#classes")
     shown, model = page.locator(".answer[aria-busy=false] svg").first, page.locator("select").first
     second = page.get_by_label("Second text")
@@ -33,7 +32,6 @@ def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> No
     page.goto(f"{of_labels}/#classes?second=A+man+is+asleep+.")
     shown.wait_for()
     expect_value(model, "pair")
-    page.close()
 
 
 def test_a_model_of_regression_gives_its_number(served_models: dict[str, ServedModel], themed_page: Any) -> None:
@@ -50,14 +48,13 @@ def test_a_model_of_regression_gives_its_number(served_models: dict[str, ServedM
         assert page.get_by_label("Words that carried it").count() == 0
 
 
-def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: Any) -> None:
+def test_labels_that_reach_their_threshold_are_marked(of_labels: str, page: Any) -> None:
     def several(route: Any) -> None:
         answer = route.fetch().json()
         answer["predictions"] = [{"labels": labels, "probabilities": {"warm": 0.4, "dull": 0.3}}]
         route.fulfill(json=answer)
 
     labels = ["warm"]
-    page = browser.new_page()
     page.route("**/classify", several)
     page.goto(f"{of_labels}/#classes")
     page.locator(".answer svg text").get_by_text("✓ warm", exact=True).wait_for()
@@ -65,4 +62,3 @@ def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: A
     labels.clear()
     page.get_by_role("button", name="Show").click()
     page.get_by_text("none reaches its label’s threshold").wait_for()
-    page.close()

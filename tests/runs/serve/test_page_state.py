@@ -36,8 +36,8 @@ def test_an_answer_of_two_requests_is_about_one_text(
     page.close()
 
 
-def test_what_is_typed_stays_when_a_sample_is_late(of_masks: str, browser: Any) -> None:
-    page, held = browser.new_page(), []
+def test_what_is_typed_stays_when_a_sample_is_late(of_masks: str, page: Any) -> None:
+    held = []
     text = page.get_by_label("Text", exact=True)
     page.route("**/tokenize", lambda route: held.append(route))
 
@@ -57,11 +57,9 @@ def test_what_is_typed_stays_when_a_sample_is_late(of_masks: str, browser: Any) 
     page.get_by_role("button", name="a verb").click()
     page.wait_for_timeout(100)
     type_and_release("She was [MASK] .")
-    page.close()
 
 
-def test_the_browser_s_way_back_shows_the_panel_before(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_the_browser_s_way_back_shows_the_panel_before(address: str, page: Any) -> None:
     text, shown = page.get_by_label("Text", exact=True), page.locator(".answer[aria-busy=false]:not(.changed) svg")
     current = page.locator("nav [aria-current]")
     page.goto(f"{address}/#tokens?text=the+sea")
@@ -86,22 +84,18 @@ def test_the_browser_s_way_back_shows_the_panel_before(address: str, browser: An
     assert opened.value.url.partition("?")[0] == f"{address}/#attention"
     assert current.inner_text() == "Tokens"
     opened.value.close()
-    page.close()
 
 
-def test_a_link_names_its_model_though_it_is_the_first(address: str, of_masks: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_link_names_its_model_though_it_is_the_first(address: str, of_masks: str, page: Any) -> None:
     page.goto(f"{address}/#fill")
     page.locator(".answer[aria-busy=false] svg").wait_for()
     assert "model=masked&" in f"{page.url.partition('?')[2]}&"
     page.goto("about:blank")
     page.goto(f"{of_masks}/#learning?at=4")
     page.get_by_text("Checkpoint: step 4").wait_for()
-    page.close()
 
 
-def test_a_text_is_continued_as_asked(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_text_is_continued_as_asked(address: str, page: Any) -> None:
     page.goto(f"{address}/#continue?prompt=the+sky&tokens=3")
     page.locator(".answer[aria-busy=false] svg").wait_for()
     page.get_by_label("Seed").fill("7")
@@ -120,13 +114,11 @@ def test_a_text_is_continued_as_asked(address: str, browser: Any) -> None:
     page.get_by_role("button", name="Show").click()
     page.locator(".answer svg text").get_by_text("not scored").first.wait_for()
     assert page.get_by_text("those before it given").is_visible()
-    page.close()
 
 
-def test_tokens_that_a_model_does_not_know_are_told(browser: Any, tmp_path: Path) -> None:
+def test_tokens_that_a_model_does_not_know_are_told(page: Any, tmp_path: Path) -> None:
     korean = save_masked_lm(tmp_path / "korean", "bert", ["그는 서울에서 태어났다 ."] * 40)
     english = save_masked_lm(tmp_path / "english", "bert", ["the sky is blue and the sea is green ."] * 40)
-    page = browser.new_page()
     with serving(open_models([f"korean={korean}", f"english={english}"], "fp32")) as address:
         page.goto(f"{address}/#fill?model=korean&text=ж+ш+щ+[MASK]+.")
         page.get_by_text(
@@ -143,13 +135,11 @@ def test_tokens_that_a_model_does_not_know_are_told(browser: Any, tmp_path: Path
         page.locator(".answer[aria-busy=false]:not(.changed) svg").wait_for()
         page.wait_for_timeout(200)
         assert page.get_by_text("unknown to").count() == 0
-        page.close()
 
 
-def test_an_unknown_token_is_shown_as_the_text_that_it_stands_for(browser: Any, tmp_path: Path) -> None:
+def test_an_unknown_token_is_shown_as_the_text_that_it_stands_for(page: Any, tmp_path: Path) -> None:
     text, base = "😂 ж sky e\u0301", save_masked_lm(tmp_path / "base", "bert", ["the sky is blue ."] * 40)
     judge = save_task_model(tmp_path / "judge", base, name="classification", labels=["dull", "warm"], max_length=32)
-    page = browser.new_page()
     with serving(open_models([f"judge={judge}"], "fp32")) as address:
         for panel in ("tokens", "attention", "classes"):
             page.goto("about:blank")
@@ -159,4 +149,3 @@ def test_an_unknown_token_is_shown_as_the_text_that_it_stands_for(browser: Any, 
             assert {"😂", "ж", "sky"} <= {*drawn}
             assert "[UNK]" not in drawn
             assert page.locator(".answer svg title").get_by_text("[UNK]").count() >= 2
-    page.close()

@@ -43,18 +43,15 @@ def test_a_long_name_of_a_model_stays_inside_the_window(
     page.close()
 
 
-def test_panels_have_their_titles_and_the_endpoints_a_way_back(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_panels_have_their_titles_and_the_endpoints_a_way_back(address: str, page: Any) -> None:
     page.goto(f"{address}/docs")
     page.get_by_role("link", name="for people").click()
     page.locator('nav a[href="#tokens"]').click()
     page.locator(".answer[aria-busy=false] svg").wait_for()
     assert page.title() == "Tokens – unmask"
-    page.close()
 
 
-def test_lines_are_told_apart_by_dashes_and_their_names_by_quotes(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_lines_are_told_apart_by_dashes_and_their_names_by_quotes(address: str, page: Any) -> None:
     draw(page, address, 'lines([1, 2], ["sea", ","].map((name) => ({ name, values: [1, 0] })), 1, 600, "lines")')
     dashes = page.locator("polyline").evaluate_all("all => all.map((each) => each.getAttribute('stroke-dasharray'))")
     assert len({*dashes}) == 2
@@ -63,20 +60,17 @@ def test_lines_are_told_apart_by_dashes_and_their_names_by_quotes(address: str, 
     named = page.get_by_text("“,”").bounding_box()
     axis = page.get_by_text("0 %", exact=True).bounding_box()
     assert named["y"] < axis["y"] + 4, "not below the axis"
-    page.close()
 
 
-def test_a_long_token_is_cut_to_its_side(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_long_token_is_cut_to_its_side(address: str, page: Any) -> None:
     draw(page, address, f'links([{{ text: "{LONG}" }}, {{ text: "sea" }}], [[1, 0], [0, 1]], 0.1, 320, "links")')
     assert page.evaluate(OUTSIDE) == []
     assert page.locator("g > title").first.text_content() == LONG
-    page.close()
 
 
 @pytest.mark.parametrize("character", [unicodedata.normalize("NFD", "한"), "👨\u200d👩\u200d👧"])
-def test_a_cut_is_between_characters(address: str, browser: Any, character: str) -> None:
-    page, label = browser.new_page(), json.dumps(character * 40)
+def test_a_cut_is_between_characters(address: str, page: Any, character: str) -> None:
+    label = json.dumps(character * 40)
     for figure, drawn in (
         (f'bars([{{ label: {label}, values: [0.5] }}], 300, "bars")', ".answer text >> nth=0"),
         (f'links([{{ text: {label} }}], [[1]], 0.1, 320, "links")', ".answer text >> nth=0"),
@@ -86,7 +80,6 @@ def test_a_cut_is_between_characters(address: str, browser: Any, character: str)
         parts = [part for text in page.locator(drawn).all_text_contents() for part in text.split("…")]
         assert len(parts) > 1
         assert not any(part.replace(character, "") for part in parts), parts
-    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -100,19 +93,17 @@ def test_numbers_of_the_similarities_can_be_read(address: str, browser: Any, sch
     page.close()
 
 
-def test_the_end_of_an_entity_is_said_to_be_outside_it(address: str, browser: Any) -> None:
-    page, found = browser.new_page(), {"entities": [{"start": 7, "end": 12, "label": "LOC"}], "tags": []}
+def test_the_end_of_an_entity_is_said_to_be_outside_it(address: str, page: Any) -> None:
+    found = {"entities": [{"start": 7, "end": 12, "label": "LOC"}], "tags": []}
     reply = {"predictions": [found], "tokens_left_out": [0], "model": "tagging"}
     page.route("**/tag", lambda route: route.fulfill(json=reply))
     page.goto(f"{address}/#entities?text=Off to Paris !")
     page.locator(".answer[aria-busy=false] svg").wait_for()
     assert page.locator("th").all_text_contents() == ["entity", "kind", "from character", "before"]
     assert page.locator("td").all_text_contents() == ["Paris", "LOC", "7", "12"]
-    page.close()
 
 
-def test_one_token_is_not_plural_and_nothing_is_minus_zero(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_one_token_is_not_plural_and_nothing_is_minus_zero(address: str, page: Any) -> None:
     page.route(
         "**/tokenize",
         lambda route: route.fulfill(
@@ -130,4 +121,3 @@ def test_one_token_is_not_plural_and_nothing_is_minus_zero(address: str, browser
     page.goto(f"{address}/#pairs")
     page.get_by_text("First sentence: 0.0", exact=True).wait_for()
     assert "-0.0" not in page.inner_text("main")
-    page.close()

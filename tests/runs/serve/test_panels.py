@@ -173,8 +173,7 @@ def test_every_panel_works_by_keyboard_alone(address: str, browser: Any) -> None
     context.close()
 
 
-def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, browser: Any) -> None:
-    page = browser.new_page()
+def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, page: Any) -> None:
     page.goto(f"{address}/#classes")
     shown, dim = page.locator(".answer[aria-busy=false]:not(.changed) svg"), page.locator(".answer.changed svg")
     shown.wait_for()
@@ -190,11 +189,10 @@ def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, browser
     dim.first.wait_for()
     page.get_by_role("button", name="blame").click()
     shown.first.wait_for()
-    page.close()
 
 
-def test_a_character_of_two_tokens_is_drawn_once(address: str, browser: Any) -> None:
-    page, chances = browser.new_page(), [0.1] * 4
+def test_a_character_of_two_tokens_is_drawn_once(address: str, page: Any) -> None:
+    chances = [0.1] * 4
     reply = {"starts": [0, 0, 1, 3], "ends": [1, 1, 2, 4], "begins": chances, "stops": chances, "model": "qa"}
     page.route("**/spans", lambda route: route.fulfill(json=reply))
     page.goto(f"{address}/#answers?question=Where%3F&context=집은 서")
@@ -202,7 +200,6 @@ def test_a_character_of_two_tokens_is_drawn_once(address: str, browser: Any) -> 
     assert page.locator(".answer svg").first.locator("text").all_text_contents() == ["집", "", "은", "서"]
     boxes = [each.bounding_box() for each in page.locator(".answer svg").first.locator("rect[fill^=var][rx]").all()]
     assert [round(after["x"] - before["x"] - before["width"]) for before, after in pairwise(boxes)] == [0, 0, 4]
-    page.close()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
@@ -218,9 +215,8 @@ def test_axe_finds_nothing_serious_beside_the_panels(
     page.close()
 
 
-def test_a_model_that_is_chosen_brings_its_example(of_masks: str, browser: Any) -> None:
+def test_a_model_that_is_chosen_brings_its_example(of_masks: str, page: Any) -> None:
     """What was written is kept."""
-    page = browser.new_page()
     page.goto(f"{of_masks}/docs")
     form = page.locator("form[data-path$=fill-mask]")
     name, body = form.locator("select"), form.locator("textarea")
@@ -230,4 +226,3 @@ def test_a_model_that_is_chosen_brings_its_example(of_masks: str, browser: Any) 
     body.fill("mine")
     name.select_option("run")
     expect_value(body, "mine")
-    page.close()
