@@ -26,7 +26,7 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 8e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The same examples in every run, and no deadline: on a busy machine a slow example says nothing.
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("slow", settings.get_profile("repeatable"), max_examples=200)
 settings.load_profile("repeatable")
 

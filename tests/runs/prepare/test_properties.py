@@ -67,7 +67,7 @@ PIECES = st.sampled_from(WORDS + MARKS + SPACES + SIGNS)
 TEXTS = st.lists(st.text(CHARACTERS, max_size=80) | st.lists(PIECES, max_size=14).map("".join), min_size=1, max_size=6)
 
 
-@settings(max_examples=40)  # each makes a store, for each kind of tokenizer
+@settings(max_examples=20)  # each makes a store, for each kind of tokenizer
 @given(texts=TEXTS)
 @example(texts=["He said no. \u200b\u200bShe said yes.", "e\u0301.\u200b\u0301 A", "a\u00adb", "...", " ", ""])
 @example(texts=["The [MASK] is here.[SEP]Next one. </s> <|endoftext|>", "\ufeffWe. \ufeffThey."])
@@ -111,7 +111,7 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LENGTHS = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=9), min_size=6, max_size=14)
 
 
-@settings(max_examples=40)  # each makes a store
+@settings(max_examples=20)  # each makes a store
 @given(lengths=LENGTHS, max_length=st.sampled_from([8, 16, 40]), held_out=st.sampled_from([0.0, 0.3]))
 def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     place: Path, lengths: list[list[int]], max_length: int, held_out: float

@@ -168,7 +168,7 @@ def letters_of(text: str) -> list[str]:
     return [character for character in text if character in LETTERS]
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(texts_with_places())
 def test_an_annotation_covers_the_same_letters_after_cleaning(case: tuple[str, list[tuple[int, int]]]) -> None:
     text, places = case
@@ -270,7 +270,7 @@ def test_a_store_holds_what_a_plain_search_finds(
             assert list(map(tuple, store.spans(number, start, end, kind).tolist())) == within
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda each: (each[0], sum(each))), max_size=20))
 def test_of_overlapping_spans_the_longest_stays(spans: list[tuple[int, int]]) -> None:
     left, expected = list(spans), []

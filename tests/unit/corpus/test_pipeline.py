@@ -99,7 +99,7 @@ CLEANING = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(texts=st.lists(TEXTS, max_size=25), cleaning=CLEANING, files=st.integers(1, 3), batch=st.integers(1, 4))
 def test_the_account_adds_up_at_every_moment(
     texts: list[str], cleaning: CleaningSettings, files: int, batch: int, tmp_path_factory: pytest.TempPathFactory

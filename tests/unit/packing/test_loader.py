@@ -9,7 +9,7 @@ from itertools import accumulate, chain, islice
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.stores import numbered_store
@@ -97,7 +97,6 @@ def bare_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int
     ],
 )
 @pytest.mark.parametrize("num_segments", [1, 2])
-@settings(max_examples=40)
 @given(data=st.data())
 def test_packed_arrays_are_the_plain_ones(
     loader: SequenceLoader, template: SequenceTemplate, plainly: Plainly, num_segments: int, data: st.DataObject
@@ -149,7 +148,6 @@ def test_the_stream_is_the_plan_epoch_after_epoch(loader: SequenceLoader) -> Non
     assert found == expected[: len(found)]
 
 
-@settings(max_examples=40)
 @given(start=st.integers(0, 60), batch_size=st.integers(1, 9))
 def test_resuming_anywhere_gives_the_same_stream(loader: SequenceLoader, start: int, batch_size: int) -> None:
     """60 steps of up to 9 sequences are several epochs of 7 blocks, so starts fall on and across all their ends."""
@@ -315,7 +313,6 @@ def test_more_than_a_block_is_planned_where_it_takes_more(
 
 
 @given(skipped_at=st.integers(0, 80))
-@settings(max_examples=30)
 def test_after_a_block_comes_the_next_and_epochs_count_what_is_shown(loader: SequenceLoader, skipped_at: int) -> None:
     loader = replace_batch(loader, 1)
     steps = list(islice(loader.steps(), skipped_at))

@@ -48,7 +48,7 @@ def ends_of(lengths: list[int]) -> list[int]:
 # ------------------------------------------------------------------------------------------------- sentence order
 
 
-@settings(max_examples=40)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(lengths=LENGTHS, longest=st.sampled_from([12, 30]), short=st.sampled_from([0.0, 0.5]), seed=st.integers(0, 99))
 def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
     lengths: Lengths, longest: int, short: float, seed: int
@@ -73,7 +73,7 @@ def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
     assert shown([span for pair in pairs for span in (pair.a, pair.b)]) == shown(everything)
 
 
-@settings(max_examples=40)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(lengths=LENGTHS, longest=st.integers(2, 30), seed=st.integers(0, 99))
 def test_ordered_pairs_fit(lengths: Lengths, longest: int, seed: int) -> None:
     store = numbered_store(lengths)
@@ -126,7 +126,7 @@ def is_half(a: Span, b: Span, ends: list[int]) -> bool:
     return len(ends) == 2 and (a.start, a.end, b.end) == (0, b.start, ends[1])
 
 
-@settings(max_examples=40)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(lengths=LENGTHS, objective=st.sampled_from(["nsp", "sop"]), seed=st.integers(0, 99))
 def test_a_and_b_are_natural_sentences(lengths: Lengths, objective: Literal["nsp", "sop"], seed: int) -> None:
     store = numbered_store(lengths)

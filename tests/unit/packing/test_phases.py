@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from itertools import chain, islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.stores import numbered_store
@@ -96,7 +96,6 @@ def test_a_new_phase_continues_with_the_next_block(loaders: Loaders) -> None:
     assert same_step(after, next(loaders[1].steps(expected)))
 
 
-@settings(max_examples=40)
 @given(num_steps=st.integers(1, 60), share=st.floats(0, 1))
 def test_resuming_anywhere_gives_the_same_stream(loaders: Loaders, num_steps: int, share: float) -> None:
     straight, begun = run(loaders, num_steps)

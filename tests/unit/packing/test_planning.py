@@ -185,7 +185,7 @@ def test_a_held_out_plan_is_the_plain_one() -> None:
 LENGTHS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=8), min_size=2, max_size=12)
 
 
-@settings(max_examples=40)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(lengths=LENGTHS, max_length=st.integers(8, 40), short=st.sampled_from([0.0, 0.3, 1.0]), seed=st.integers(0, 99))
 def test_every_pair_is_what_it_says(lengths: list[list[int]], max_length: int, short: float, seed: int) -> None:
     documents = number_tokens(lengths)
@@ -208,7 +208,7 @@ def test_every_pair_is_what_it_says(lengths: list[list[int]], max_length: int, s
             assert a.end == b.start or (was_truncated and a.end < b.start)
 
 
-@settings(max_examples=40)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(lengths=LENGTHS, max_length=st.integers(8, 40), seed=st.integers(0, 99))
 def test_every_token_is_shown_once_an_epoch_unless_truncated(
     lengths: list[list[int]], max_length: int, seed: int

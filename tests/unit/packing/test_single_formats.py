@@ -68,7 +68,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), min_siz
 
 
 @pytest.mark.parametrize(("make_format", "plainly"), CASES)
-@settings(max_examples=40)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(lengths=LENGTHS, longest=st.integers(1, 40), data=st.data())
 def test_a_plan_is_the_plain_one(
     make_format: Format, plainly: Plainly, lengths: list[list[int]], longest: int, data: st.DataObject

@@ -120,7 +120,7 @@ def test_batches_are_packed_lanes_with_one_key_a_window(store: TokenStore) -> No
     assert second.batches[0].keys[0] != keys[0][0]
 
 
-@settings(max_examples=40)  # each reads some epochs
+@settings(max_examples=20)  # each reads some epochs
 @given(place=st.integers(0, 40), window=st.integers(1, 12), batch_size=st.integers(1, 9))
 def test_a_resumed_stream_is_the_same(store: TokenStore, place: int, window: int, batch_size: int) -> None:
     loader = new_loader(store, window=window, batch_size=batch_size)

@@ -27,7 +27,7 @@ SENTENCE = st.lists(st.integers(0, 65535), min_size=1, max_size=5)
 DOCUMENT = st.lists(SENTENCE, min_size=1, max_size=4)
 
 
-@settings(max_examples=30)  # each writes a store
+@settings(max_examples=20)  # each writes a store
 @given(documents=st.lists(DOCUMENT, min_size=1, max_size=9), shard_documents=st.integers(1, 4))
 def test_documents_come_out_as_they_went_in(documents: list[list[list[int]]], shard_documents: int) -> None:
     hashes = [2**32 - 1 - number for number in range(len(documents))]

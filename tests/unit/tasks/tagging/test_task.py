@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.files import write_rows
@@ -120,7 +120,6 @@ def test_an_entity_ends_with_its_line(tokenizer: TextTokenizer, between: str) ->
 words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "가나다", "X.", "a\u00a0b"]), max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(words, min_size=1, max_size=3), st.integers(3, 20), st.integers(1, 24), st.data())
 def test_every_unit_gets_exactly_one_tag_and_gold_comes_back(
     tokenizer: TextTokenizer, sentences: list[list[str]], max_length: int, stride: int, data: st.DataObject

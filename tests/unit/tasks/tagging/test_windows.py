@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
@@ -124,7 +124,6 @@ def test_labels_stand_at_first_tokens(tokenizer: TextTokenizer) -> None:
 words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "qqqq", "\u200b", "가나다", "X."]), max_size=30)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(words, min_size=1, max_size=4), st.integers(4, 20), st.integers(1, 20))
 def test_every_unit_with_a_token_is_answered_for_once(
     tokenizer: TextTokenizer, sentences: list[list[str]], max_length: int, stride: int
