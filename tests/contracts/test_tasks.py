@@ -87,7 +87,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "answerability": {"name": "qa", "max_length": 16, "doc_stride": 5, "unanswerable": True, "answerability": True},
     "choice": {"name": "choice"},
     "tagging": {"name": "tagging", "max_length": 8, "doc_stride": 3},
-    "bilstm": {"name": "tagging", "max_length": 8, "doc_stride": 3, "tagging_head": "bilstm"},
+    "bilstm": {"name": "tagging", "max_length": 8, "doc_stride": 3, "tagging_head": "bilstm", "bilstm_size": 32},
     "probe": {"name": "tagging", "max_length": 8, "doc_stride": 3, "feature_layers": "weighted-all"},
 }
 """Every kind must stand here (`test_every_kind_is_tested`); some with windows shorter than their texts."""
@@ -98,11 +98,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "electra": {"embedding_size": 16},
     "gpt1": {},
 }
-ON_BERT = [(variant, "bert") for variant in VARIANTS]
-ON_OTHERS = [
-    (variant, family) for variant in VARIANTS if variant != "bilstm" for family in FAMILIES if family != "bert"
-]
-"""The BiLSTM's 768 units take a second a test; it reads any encoder's features alike."""
+ALL = [(variant, family) for family in FAMILIES for variant in VARIANTS]
+SOME = [*ALL[: len(VARIANTS)], ("classification", "gpt1"), ("qa", "roberta"), ("choice", "electra")]
+"""All on BERT, and what other families have otherwise once."""
 
 CPU = Compute(torch.device("cpu"), torch.float32, "test")
 
@@ -152,7 +150,7 @@ def tokenizer() -> TextTokenizer:
     return learn_tokenizer(iter(texts * 3), TokenizerSettings(vocab_size=120), seed=0)[0]
 
 
-@pytest.fixture(params=[*ON_BERT, *ON_OTHERS], ids=lambda each: f"{each[0]} on {each[1]}", scope="module")
+@pytest.fixture(params=SOME, ids=lambda each: f"{each[0]} on {each[1]}", scope="module")
 def case(request: pytest.FixtureRequest, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Case:
     variant, family = request.param
     path = write_rows(tmp_path_factory.mktemp("task") / "train.jsonl", *ROWS[variant])
@@ -259,15 +257,6 @@ def assert_alike(one: Any, other: Any) -> None:
         assert one == other
 
 
-SOME = [*ON_BERT, ("classification", "gpt1"), ("qa", "roberta"), ("choice", "electra")]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(each, marks=pytest.mark.slow) if each[0] == "bilstm" else each for each in SOME],
-    indirect=True,
-    ids=str,
-)
 def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     module: Any = case.module()
     is_probe = case.settings.reads_features and case.settings.tagging_head == "linear"  # on random vectors that stay
@@ -275,7 +264,7 @@ def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     _, untrained = measure(case.task, module, [case.examples_set], CPU)
     optimizer = torch.optim.AdamW(module.parameters(), lr=5e-2 if is_probe else 5e-3)
     batch = case.encoded.batch(range(len(case.encoded)))
-    for _ in range(40 if case.settings.tagging_head == "bilstm" else 90):
+    for _ in range(90):
         counts = module.counts(batch)
         loss = sum(term.coefficient * term.total / counts[term.name] for term in module(batch))
         loss.backward()
@@ -319,6 +308,7 @@ def test_scores_are_those_of_what_is_decoded(case: Case) -> None:
         assert expected.reliability.num_decisions
 
 
+@pytest.mark.parametrize("case", ALL, indirect=True, ids=str)
 def test_a_saved_model_answers_the_same(case: Case, tmp_path: Path) -> None:
     module: Any = case.module()
     module.eval()

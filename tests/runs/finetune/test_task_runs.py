@@ -273,6 +273,7 @@ def test_a_head_on_frozen_features(
     unmask: Command, finetune: Callable[..., Path], task_models: Any, head: str, layers: str
 ) -> None:
     words = (f"task.tagging_head={head}", f"task.feature_layers={layers}", "freeze_layers=all")
+    words += ("task.bilstm_size=8",) if head == "bilstm" else ()
     run = finetune("tagging", "run", *words, "train.steps=3", *FAST)
     assert not (run / "features").exists()  # as large as the data times the width: kept for the run only
     weights, results = load_file(run / "model" / "head.safetensors"), read_json(run / "results.json")
@@ -293,9 +294,11 @@ def test_a_head_on_frozen_features(
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("head", ["tagging_head=bilstm", "feature_layers=embeddings"])
+@pytest.mark.parametrize(
+    "head", [("task.tagging_head=bilstm", "task.bilstm_size=8"), ("task.feature_layers=embeddings",)]
+)
 def test_a_head_on_features_goes_on_with_the_encoder_that_it_began_with(
-    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch, head: str
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch, head: tuple[str, ...]
 ) -> None:
     """Its features are computed anew at a resume."""
     begun = place / "begun"
@@ -303,7 +306,7 @@ def test_a_head_on_features_goes_on_with_the_encoder_that_it_began_with(
     (place / "tagging.jsonl").write_text(task_models.examples["tagging"], "utf-8")
     words = task_models.words("tagging", "tagging.jsonl", "data.dev=tagging.jsonl", *LONGER, *FAST)
     words = [f"init_from={begun}" if word.startswith("init_from=") else word for word in words]
-    words += [f"task.{head}", "freeze_layers=all"]
+    words += [*head, "freeze_layers=all"]
     assert unmask("finetune", "finetune/tagging", *words, "--out", "whole").code == 0
     with monkeypatch.context() as patched:
         stop_at(patched, 7)
