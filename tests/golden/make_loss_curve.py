@@ -103,7 +103,7 @@ ANNOTATIONS = {
     "entity": re.compile(r"[A-Z]\w+(?: [A-Z]\w+)*"),
     "noun_phrase": re.compile(r"\b(?:an?|the|his|her|my) \w+"),
 }
-"""What the text is annotated with; roughly, and the Korean one not at all. Only what masks by them looks at them."""
+"""What the text of what masks by them is annotated with; roughly, and the Korean one not at all."""
 
 
 def annotated(line: str) -> str:
@@ -126,7 +126,8 @@ def loss_curve(system: str, directory: Path, changes: Sequence[str] = ()) -> lis
     for name in ("en-books.jsonl", "ko-wiki.jsonl"):
         with (SAMPLES / name).open(encoding="utf-8") as file:
             lines += list(islice(file, 12))
-    corpus.write_text("".join(map(annotated, lines)), encoding="utf-8")
+    is_annotated = any(word.removeprefix("objective.masking=") in ANNOTATIONS for word in SYSTEMS[system])
+    corpus.write_text("".join(map(annotated, lines) if is_annotated else lines), encoding="utf-8")
     recipe.write_text(ELMO if system == "elmo" else RECIPE, encoding="utf-8")
     pretrain(str(recipe), [f"corpus={corpus}", *SYSTEMS[system], *changes], out=directory / "run")
     rows = read_metrics(directory / "run" / "metrics.jsonl")

@@ -73,7 +73,7 @@ def lines_of(path: Path, count: int) -> list[str]:
 @cache
 def some_lines() -> list[str]:
     folder, korean = (SAMPLES, "ko-constitution.jsonl") if DATA is None else (DATA / "sample", "ko-wiki.jsonl")
-    return BUILT_IN + lines_of(folder / "en-books.jsonl", 120) + lines_of(folder / korean, 120)
+    return BUILT_IN + lines_of(folder / "en-books.jsonl", 40) + lines_of(folder / korean, 40)
 
 
 def pairs_of(lines: list[str]) -> list[tuple[str, str]]:
