@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import openai
 import psutil
 import pytest
 
@@ -53,6 +53,8 @@ def has_not_ended(process: psutil.Process) -> bool:
 
 
 def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path]) -> None:
+    import openai  # takes a second, which no other test waits for
+
     process, place = started(model_directories["masked"])
     try:
         body = json.dumps({"inputs": ["the [MASK] is blue"]}).encode()
@@ -72,13 +74,37 @@ def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path])
         np.testing.assert_allclose(vector.embedding, embed(model_directories["masked"], ["the sky"])[0], atol=1e-6)
         with pytest.raises(openai.NotFoundError, match="no model 'nobody' here"):
             client.embeddings.create(model="nobody", input="the sky")
+        client.close()
         with urllib.request.urlopen(f"{place}/health", timeout=30) as told:
             assert json.load(told) == {"status": "ok"}
+        connect_beyond_its_files(process, host, int(port))
     finally:
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=30)
     assert process.returncode == 143, rest
     assert "Traceback" not in rest
+    assert rest.count("a connection cannot be taken: Too many open files") == hasattr(resource, "prlimit")
+
+
+def connect_beyond_its_files(process: subprocess.Popen[str], host: str, port: int) -> None:
+    """As where the whole system has none left, on Linux: an idle connection makes room, and the log says so once."""
+    if not hasattr(resource, "prlimit"):
+        return
+    with ExitStack() as opened:
+
+        def connect() -> socket.socket:
+            return opened.enter_context(socket.create_connection((host, port), timeout=30))
+
+        def ask(connection: socket.socket) -> None:
+            connection.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+
+        first, _, last = connect(), connect(), connect()
+        ask(last)  # all are taken
+        held = max(int(each.name) for each in Path(f"/proc/{process.pid}/fd").iterdir()) + 1
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (held, held))
+        ask(connect())
+        assert first.recv(1) == b"", "the first is closed"
 
 
 def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str, Path]) -> None:
@@ -127,10 +153,9 @@ def test_what_computes_ends_with_the_server(model_directories: dict[str, Path]) 
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("most_files", [64, 256])
-def test_more_connections_than_files(most_files: int, model_directories: dict[str, Path]) -> None:
+def test_more_connections_than_files(model_directories: dict[str, Path]) -> None:
     """The one that is silent longest makes room, and those that ask are answered."""
-    process, place = started(model_directories["masked"], most_files)
+    process, place = started(model_directories["masked"], most_files=64)
     host, port = place.removeprefix("http://").split(":")
     address = host, int(port)
     opened: list[socket.socket] = []
@@ -139,7 +164,7 @@ def test_more_connections_than_files(most_files: int, model_directories: dict[st
         for number in range(600):
             opened.append(socket.create_connection(address, timeout=30))
             opened[-1].sendall(b"GET /health HTTP/1.1\r\n")
-            if number % (most_files // 10) == 0:  # connections wait to be taken: it may see a request before them
+            if number % 6 == 0:  # connections wait to be taken: it may see a request before them
                 asking.request("GET", "/health")
                 assert asking.getresponse().read() == b'{"status":"ok"}'
         another.request("GET", "/ready")
@@ -153,30 +178,6 @@ def test_more_connections_than_files(most_files: int, model_directories: dict[st
         process.terminate()
         _, told = process.communicate(timeout=30)
     assert told == "stopped by SIGTERM\n", "the limit of files was never met"
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-def test_no_file_is_left_for_a_connection(model_directories: dict[str, Path]) -> None:
-    """As where the whole system has none: an idle connection makes room, and the log says so once."""
-    process, place = started(model_directories["masked"])
-    host, port = place.removeprefix("http://").split(":")
-    opened = [socket.create_connection((host, int(port)), timeout=30) for _ in range(3)]
-    try:
-        opened[-1].sendall(b"GET /health HTTP/1.1\r\n\r\n")
-        assert opened[-1].recv(12) == b"HTTP/1.1 200", "all are taken"
-        held = max(int(each.name) for each in Path(f"/proc/{process.pid}/fd").iterdir()) + 1
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (held, held))
-        with socket.create_connection((host, int(port)), timeout=30) as another:
-            another.sendall(b"GET /health HTTP/1.1\r\n\r\n")
-            assert another.recv(12) == b"HTTP/1.1 200"
-            assert opened[0].recv(1) == b"", "the first is closed"
-    finally:
-        for each in opened:
-            each.close()
-        process.terminate()
-        _, told = process.communicate(timeout=30)
-    assert "Traceback" not in told
-    assert told.count("a connection cannot be taken: Too many open files") == 1
 
 
 def test_a_port_that_is_taken(unmask: Command) -> None:
@@ -199,19 +200,8 @@ def test_limits_can_be_set(monkeypatch: pytest.MonkeyPatch, unmask: Command) -> 
     assert (told.code, "--timeout" in told.errors) == (2, True)
 
 
-def test_there_is_nothing_to_serve(unmask: Command, place: Path) -> None:
-    told = unmask("serve", "--port", 0)
-    assert (told.code, "name a model to serve" in told.errors) == (2, True)
-
-
 @pytest.mark.parametrize("package", ["fastapi", "httptools", "prometheus_client"])
 def test_a_part_of_the_extra_that_is_missing(unmask: Command, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     told = unmask("serve", "m=model", "--port", 0)
     assert (told.code, told.errors) == (2, f"error: serving needs {package}: pip install 'unmask[serve]'\n")
-
-
-@pytest.mark.usefixtures("place")
-def test_a_model_that_is_not_there(unmask: Command) -> None:
-    told = unmask("serve", "m=nowhere", "--port", 0)
-    assert (told.code, "nowhere: no such directory" in told.errors) == (2, True)
