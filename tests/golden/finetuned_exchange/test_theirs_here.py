@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoTokenizer, pipeline
+from transformers import AutoTokenizer
 
 from support.files import write_rows
 from support.finetuned_exchange import KINDS, assert_equal, batch_of, outputs_of
@@ -115,7 +115,7 @@ def best_span(tokenizer: Any, context: str, logits: Tensor) -> tuple[int, int]:
 
 
 def their_entities(directory: Path, text: str) -> Iterator[tuple[str, str, float]]:
-    answer = pipeline("token-classification", str(directory), device="cpu", aggregation_strategy="first")
+    answer = transformers.pipeline("token-classification", str(directory), device="cpu", aggregation_strategy="first")
     for entity in answer(text):
         yield entity["entity_group"], text[entity["start"] : entity["end"]], entity["score"]
 
@@ -142,7 +142,7 @@ def test_their_pipeline_gives_the_same_scores(bases: dict[str, Path], tmp_path: 
     """Of one label and of many; a regression's value is what it calls a score."""
     finetune_there(name, bases["bert"], tmp_path)
     rows = KINDS[name].rows
-    answer = pipeline("text-classification", str(tmp_path), device="cpu", top_k=None)
+    answer = transformers.pipeline("text-classification", str(tmp_path), device="cpu", top_k=None)
     for row, said in zip(rows, predict(tmp_path, rows, device="cpu"), strict=True):
         pair = {"text": row["text_a"], "text_pair": row["text_b"]} if name == "regression" else row["text"]
         (scores,) = answer([pair])
