@@ -39,10 +39,10 @@ def test_a_sound_run_has_no_cause_of_failure(sound: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["seed=5", "objective.sentence_objective=none", "train.steps=60", "model.hidden_dropout_prob=0"],
+        ["seed=5", "objective.sentence_objective=none", "train.steps=30", "model.hidden_dropout_prob=0"],
         ["seed=6", "held_out=0", "objective.masking=whole_word", "optimizer.learning_rate=1e-3", "train.steps=30"],
         # A fresh model whose weights are large is worse than guessing evenly at first.
-        ["seed=7", "model.initializer_range=0.2", "train.steps=60", "schedule.warmup_steps=0"],
+        ["seed=7", "model.initializer_range=0.2", "train.steps=30", "schedule.warmup_steps=0"],
         ["seed=8", "train.steps=3", "train.log_every=1"],
         # Rows of two sequences jump by more than a nat.
         ["seed=1", "train.batch_size=2", "train.log_every=1"],

@@ -74,14 +74,14 @@ def stop_at_seven() -> None:
     stop_at(pytest.MonkeyPatch(), 7)
 
 
-@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_that_stops_on_four_processes_continues_on_fewer(
-    number: int, words: tuple[str, list[str]], alone: Path, tmp_path: Path
+@pytest.mark.parametrize(("stopped", "resumed"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)])
+def test_a_run_that_stops_continues_on_fewer_processes(
+    stopped: int, resumed: int, words: tuple[str, list[str]], alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    ended = wait_for(start_ranks([command(words, run)] * 4, {3: stop_at_seven}))
-    assert [each.exit_code for each in ended] == [143] * 4, ended[0].errors
-    ended = run_ranks(*[[*command(words, run), "--resume"]] * number)
-    assert [each.exit_code for each in ended] == [0] * number, ended[0].errors
+    ended = wait_for(start_ranks([command(words, run)] * stopped, {stopped - 1: stop_at_seven}))
+    assert [each.exit_code for each in ended] == [143] * stopped, ended[0].errors
+    ended = run_ranks(*[[*command(words, run), "--resume"]] * resumed)
+    assert [each.exit_code for each in ended] == [0] * resumed, ended[0].errors
     assert (run / LAST).read_bytes() == (alone / LAST).read_bytes()
     assert rows_of(run) == rows_of(alone)

@@ -75,7 +75,7 @@ def check(place: Path, task_models: Any) -> Any:
     return write
 
 
-@pytest.mark.parametrize("kind", ["classification", slow("regression"), "qa", slow("choice"), slow("tagging")])
+@pytest.mark.parametrize("kind", ["classification", *map(slow, ("regression", "qa", "choice", "tagging"))])
 def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, check: Any, kind: str) -> None:
     model, data = Path(shutil.copytree(task_models.runs / kind / "model", "tuned")), check(kind)
     (model / "README.md").write_text("---\nlicense: mit\n---\n", "utf-8")
@@ -274,7 +274,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     assert (code, "leave --precision out" in errors) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["tagging", "qa", slow("choice")])
+@pytest.mark.parametrize("name", [*map(slow, ("tagging", "qa", "choice"))])
 def test_int8_answers_each_row_by_itself(unmask: Command, task_models: Any, check: Any, name: str) -> None:
     words = ("export", task_models.runs / name, "--check", check(name), "--out", "small", "--format", "onnx-int8")
     assert unmask(*words, "--max-loss", 100).code == 0

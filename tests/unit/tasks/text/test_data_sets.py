@@ -73,7 +73,7 @@ REAL_FILES = [
     ("klue-sts", "klue-sts/klue-sts-v1.1_dev.json", 519, (0.0, 5.0)),
     ("klue-sts", "klue-sts/klue-sts_train.jsonl", 11_668, (0.0, 5.0)),
     ("klue-ynat", "klue-ynat/klue-ynat_dev.jsonl", 9_107, set(DATA_SETS["klue-ynat"].labels)),
-    ("nsmc", "nsmc/ratings_train.txt.zst", 150_000, {"0", "1"}),
+    pytest.param("nsmc", "nsmc/ratings_train.txt.zst", 150_000, {"0", "1"}, marks=pytest.mark.slow),
     ("nsmc", "nsmc/ratings_test.txt", 50_000, {"0", "1"}),
 ]
 
