@@ -16,20 +16,12 @@ const segmenter = new Intl.Segmenter();
 /** A text in what a reader takes for characters: a syllable of several letters, or an emoji of several signs, is one. */
 const charactersOf = (value) => Array.from(segmenter.segment(value), (each) => each.segment);
 
-/** A text, cut with an ellipsis to a width. */
-function fit(value, wide, size = 15) {
-  if (widthOf(value, size) <= wide) return value;
-  const kept = charactersOf(value);
-  while (kept.length && widthOf(`${kept.join("")}…`, size) > wide) kept.pop();
-  return `${kept.join("")}…`;
-}
-
-/** A text, cut in its middle to a width: long answers often begin alike. */
-function fitEnds(value, wide, size = 15) {
+/** A text, cut with an ellipsis to a width: at its end or, as of long answers that begin alike, in its middle. */
+function fit(value, wide, size = 15, isCutInside = false) {
   if (widthOf(value, size) <= wide) return value;
   const characters = charactersOf(value);
   for (let kept = characters.length - 1; kept > 0; kept--) {
-    const begin = Math.ceil(kept / 2);
+    const begin = isCutInside ? Math.ceil(kept / 2) : kept;
     const cut = `${characters.slice(0, begin).join("")}…${characters.slice(characters.length - kept + begin).join("")}`;
     if (widthOf(cut, size) <= wide) return cut;
   }
@@ -70,7 +62,7 @@ export function bars(rows, width, label, names = []) {
     : "";
   const drawn = rows.map((row, number) => {
     const y = top + number * step;
-    return html`<g><title>${row.label}</title>${text(left - 10, y + step / 2 + 4, fitEnds(row.label, left - 14), { "text-anchor": "end" })}
+    return html`<g><title>${row.label}</title>${text(left - 10, y + step / 2 + 4, fit(row.label, left - 14, 15, true), { "text-anchor": "end" })}
       ${row.values.map((value, place) => typeof value === "string"
         ? text(left, y + 4 + place * (thick + 2) + thick / 2 + 5, value, { "font-size": 12, fill: "var(--muted)" })
         : html`<rect x=${left} y=${y + 5 + place * (thick + 2)} height=${thick} width=${Math.max(1, value * scale)} rx="2" fill=${inks[place]} />

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { askModel } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { fieldsOf, has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, reads, withMask } from "./state.js";
+import { field, fieldsOf, has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, reads, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -55,8 +55,8 @@ export function NumberBox({ field, label, most, step = 1 }) {
 }
 
 /** A text with a blank, as the chosen model writes it; below it `remark`, or that further blanks are not looked at. */
-export function BlankBox({ field, label, model, use, remark }) {
-  const its = chosen(model, use);
+export function BlankBox({ field, label, panel, remark }) {
+  const its = panel.current();
   const mask = models.value.find((each) => each.id === idOf(its))?.mask_token;
   const told = remark || (mask && field.value.split(mask).length > 2 && "Only the first blank is looked at.");
   useEffect(() => {
@@ -65,25 +65,25 @@ export function BlankBox({ field, label, model, use, remark }) {
   return html`<${TextBox} field=${field} label=${label} />${told && html`<p class="remark" role="status">${told}</p>`}`;
 }
 
-/** The samples of the panels that have been shown. */
+/** The panels that have been shown. */
 const begun = new Set();
 
-/** Buttons that put texts into fields: each sample is `[name, {field: value}]`, by the names of the answer's fields. A model that
+/** Buttons that put the panel's samples into its fields. A model that
  * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample of as many texts
  * as the model reads, or with another that the model reads better; with the texts of a link where the address has some. */
-function Samples({ answer: { samples, fields, model, use, run } }) {
+function Samples({ panel: { id, samples, fields, use, run } }) {
   const fill = (values, its) => {
-    model.value = its;
+    fields.model.value = its;
     for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, its);
   };
   const put = (values) => run(async () => {
-    const best = await bestReader(chosen(model, use), use, textsOf(values));
+    const best = await bestReader(chosen(fields.model, use), use, textsOf(values));
     return () => fill(values, best);
   });
   useEffect(() => {
-    const its = chosen(model, use);
-    const isNew = !begun.has(samples) && linked !== panel.value;
-    begun.add(samples);
+    const its = chosen(fields.model, use);
+    const isNew = !begun.has(id) && linked !== id;
+    begun.add(id);
     run(isNew ? async () => {
       const best = await bestSample(samples, its);
       return () => best !== samples[0][1] && fill(best, its);
@@ -156,13 +156,24 @@ async function bestReader(current, use, texts) {
   return names[unknown.indexOf(Math.min(...unknown))];
 }
 
-/** What a panel has been answered: `{waiting, error, value, unknown}` as a signal, whether its fields have been changed since it
- * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless somebody has typed
- * or the panel has been asked again meanwhile. `fields` are those whose texts the model reads, `samples` what they may be filled with. */
-export function answering({ model, use, fields, samples }, look) {
-  const state = signal({});
-  const isChanged = signal(false);
+/** Adds to a panel its fields and what it has been answered.
+ *
+ * A panel is `{id, name, about, missing, use, samples, boxes, steps, fields, more, look, show}`. `missing` is shown where no
+ * model has its `use`. `samples` are `[name, {field: text}]`: each text is a field, which begins as in the first sample and
+ * has its box in the form, `boxes(fields)`: `{field: {label, rows}}`, with `mask` a text with a blank. Below them are the
+ * choice of the model, with `steps` also of a checkpoint, and what `more(fields)` gives for further `fields`, `{field: initial}`.
+ * `look(model, texts, fields)` asks the model, `show(value, fields)` draws its answer. */
+export function definePanel(panel) {
+  const { id, use, samples, look } = panel;
+  const initials = { model: "", ...samples[0][1], ...panel.fields };
+  const fields = Object.fromEntries(Object.entries(initials).map(([name, initial]) => [name, field(id, name, initial)]));
+  const state = signal({}); // {waiting, error, value, unknown}
+  const isChanged = signal(false); // since it was asked
   let turn = 0;
+  const texts = () => Object.fromEntries(Object.keys(samples[0][1]).map((name) => [name, fields[name].value]));
+  const current = () => chosen(fields.model, use, textsOf(texts()).length);
+
+  /** Asks, after calling what `prepare` gives, unless somebody has typed or the panel has been asked again meanwhile. */
   const run = async (prepare) => {
     const own = ++turn;
     isChanged.value = false;
@@ -172,9 +183,8 @@ export function answering({ model, use, fields, samples }, look) {
       if (own !== turn) return;
       if (!isChanged.value) put?.();
       isChanged.value = false;
-      const texts = Object.values(fields).map((each) => each.value).filter(Boolean);
-      const unknown = unknownTo(chosen(model, use, texts.length), use, texts).catch(() => "");
-      const value = await look();
+      const unknown = unknownTo(current(), use, textsOf(texts())).catch(() => "");
+      const value = await look(current(), texts(), fields);
       if (own === turn) state.value = { value };
       const told = await unknown;
       if (own === turn && told) state.value = { value, unknown: told };
@@ -182,27 +192,30 @@ export function answering({ model, use, fields, samples }, look) {
       if (own === turn) state.value = { error: error.message };
     }
   };
-  return { state, isChanged, run, model, use, fields, samples };
+  return Object.assign(panel, { fields, state, isChanged, run, texts, current });
 }
 
-/** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. Each module of `panels`
- * gives one: `{id, name, missing, about, answer, show, form}`, `missing` for a server without a model that it can ask. */
-export function Panel({ panel: { name, about, answer, form, show } }) {
-  const { waiting, error, value, unknown } = answer.state.value;
-  const isOld = value && answer.isChanged.value;
+/** A panel as `definePanel` gives it: what it is for, its form (Enter or Ctrl+Enter asks), and below it what came out. */
+export function Panel({ panel: own }) {
+  const { name, about, use, fields, steps, run, isChanged } = own;
+  const { waiting, error, value, unknown } = own.state.value;
+  const isOld = value && isChanged.value;
   const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer.run();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
   };
   return html`<section aria-labelledby="title">
     <h2 id="title" tabindex="-1">${name}</h2>
     <p class="about">${about}</p>
-    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys} onInput=${() => (answer.isChanged.value = true)}>${form()}<${Samples} answer=${answer} />
+    <form onSubmit=${(event) => { event.preventDefault(); run(); }} onKeyDown=${keys} onInput=${() => (isChanged.value = true)}>
+      ${Object.entries(own.boxes(fields)).map(([each, box]) => html`<${box.mask ? BlankBox : TextBox} key=${each} field=${fields[each]} panel=${own} ...${box} />`)}
+      <${ModelChoice} model=${fields.model} use=${use} steps=${steps} texts=${textsOf(own.texts()).length} />
+      ${own.more?.(fields)}<${Samples} panel=${own} />
       <button class="main">${waiting ? "…" : "Show"}</button>
       <p class="remark" role="status">${isOld && "Changed: press Show."}</p></form>
     <div class=${isOld ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
-        : ""}${unknown && html`<p class="cut">${unknown}</p>`}${show(value)}` : ""}
+        : ""}${unknown && html`<p class="cut">${unknown}</p>`}${own.show(value, fields)}` : ""}
     </div></section>`;
 }
 

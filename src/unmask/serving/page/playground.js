@@ -19,7 +19,7 @@ import { goTo, models, modelsFor, panel, readAddress, writeAddress } from "./sta
 
 const PANELS = [fill, learning, layers, pairs, continuing, classes, entities, answers, matrix, attention, tokens];
 
-const isThere = (each) => modelsFor(each.answer.use).length > 0;
+const isThere = (each) => modelsFor(each.use).length > 0;
 
 /** How often the browser has gone back or forward, or to an address that was typed: each shows a panel anew. */
 const visits = signal(0);

@@ -2,8 +2,8 @@
 import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
-import { field, has } from "../state.js";
+import { definePanel, Figure, width } from "../parts.js";
+import { has } from "../state.js";
 
 const SAMPLES = [
   ["a place", { question: "Where was the book written?", context: "The book was written by Ada in London, and printed in Paris two years later." }],
@@ -11,22 +11,16 @@ const SAMPLES = [
   ["한국어", { question: "책은 어디에서 쓰였나?", context: "그 책은 1840년에 런던에서 쓰였고 2년 뒤에 파리에서 출판되었다." }],
 ];
 
-const model = field("answers", "model", "");
-const question = field("answers", "question", SAMPLES[0][1].question);
-const context = field("answers", "context", SAMPLES[0][1].context);
-
-const answer = answering({ model, use: "answer", fields: { question, context }, samples: SAMPLES }, async () => {
-  const its = chosen(model, "answer");
-  const asked = { question: question.value, context: context.value };
-  const read = await predict(its, "answer", asked);
+async function look(model, asked) {
+  const read = await predict(model, "answer", asked);
   const shown = { ...read, context: [...asked.context] };
-  if (!has(its, "spans")) return shown;
+  if (!has(model, "spans")) return shown;
   try {
-    return { ...shown, spans: await askModel(its, "spans", asked) };
+    return { ...shown, spans: await askModel(model, "spans", asked) };
   } catch (error) {
     return { ...shown, note: error.message };
   }
-});
+}
 
 /** The words of a text that is a list of characters. */
 const words = (characters) => characters.join("").split(/\s+/).filter(Boolean);
@@ -55,15 +49,14 @@ function show({ found, spans, note, context }) {
     ${best.length ? html`<${Figure} title="The best answers">${bars(best, width.value, "The best answers")}<//>` : ""}`;
 }
 
-export const answers = {
+export const answers = definePanel({
   id: "answers",
   name: "Answer a question",
   missing: "Serve a model of finetune/qa to see it answer questions.",
   about: "The part of a passage that answers a question, and how probable each beginning and each end is.",
-  answer,
+  use: "answer",
+  samples: SAMPLES,
+  boxes: () => ({ question: { label: "Question" }, context: { label: "Passage", rows: 5 } }),
+  look,
   show,
-  form: () => html`
-    <${TextBox} field=${question} label="Question" />
-    <${TextBox} field=${context} label="Passage" rows="5" />
-    <${ModelChoice} model=${model} use="answer" />`,
-};
+});

@@ -2,8 +2,7 @@
 import { askModel } from "../api.js";
 import { links } from "../figures.js";
 import { html } from "../html.js";
-import { answering, Choice, chosen, cutting, Figure, ModelChoice, piecesOf, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { Choice, cutting, definePanel, Figure, piecesOf, width } from "../parts.js";
 
 const SAMPLES = [
   ["agreement", { text: "The dog that chased the cats was tired ." }],
@@ -11,21 +10,14 @@ const SAMPLES = [
   ["한국어", { text: "선생님께서 학생들에게 책을 주셨다 ." }],
 ];
 
-const model = field("attention", "model", "");
-const text = field("attention", "text", SAMPLES[0][1].text);
-const layer = field("attention", "layer", 0);
-const head = field("attention", "head", 0);
-const least = field("attention", "least", 0.1);
-
-const answer = answering({ model, use: "attention", fields: { text }, samples: SAMPLES }, async () => {
-  const its = chosen(model, "attention");
-  const [found, { unknown }] = await Promise.all([askModel(its, "attention", { text: text.value }), cutting(text.value, its)]);
+async function look(model, { text }, { layer, head }) {
+  const [found, { unknown }] = await Promise.all([askModel(model, "attention", { text }), cutting(text, model)]);
   layer.value = Math.max(0, Math.min(Math.trunc(layer.value), found.weights.length - 1)); // another model may have fewer
   head.value = Math.max(-1, Math.min(Math.trunc(head.value), found.weights[0].length - 1));
   return { ...found, unknown };
-});
+}
 
-function show({ tokens, weights, unknown }) {
+function show({ tokens, weights, unknown }, { layer, head, least }) {
   const number = Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1));
   const its = weights[number];
   const rows = (head.value < 0
@@ -41,14 +33,15 @@ function show({ tokens, weights, unknown }) {
     <${Figure} title=${`Layer ${number + 1}, ${head.value < 0 ? "all heads" : `head ${Math.trunc(head.value) + 1}`}: from each token (left) to those it attends to (right)`}>${links(piecesOf(tokens, unknown), rows, least.value, width.value, "Attention")}<//>`;
 }
 
-export const attention = {
+export const attention = definePanel({
   id: "attention",
   name: "Attention",
   missing: "Serve a model of attention layers, such as BERT, not as ONNX, to see where each head looks.",
   about: "Where each head of each layer looks. Many look at one place for want of a better one: what it looks at is not yet why it answers.",
-  answer,
+  use: "attention",
+  samples: SAMPLES,
+  boxes: () => ({ text: { label: "Text" } }),
+  fields: { layer: 0, head: 0, least: 0.1 },
+  look,
   show,
-  form: () => html`
-    <${TextBox} field=${text} label="Text" />
-    <${ModelChoice} model=${model} use="attention" />`,
-};
+});

@@ -2,8 +2,8 @@
 import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, Choice, chosen, cutting, Figure, ModelChoice, piecesOf, TextBox, width } from "../parts.js";
-import { field, has, JUDGING, models, reads } from "../state.js";
+import { Choice, cutting, definePanel, Figure, piecesOf, width } from "../parts.js";
+import { has, JUDGING, models, reads } from "../state.js";
 
 const SAMPLES = [
   ["praise", { text: "a gripping , beautifully acted film", second: "" }],
@@ -12,38 +12,29 @@ const SAMPLES = [
   ["한국어", { text: "정말 재미있게 본 영화입니다", second: "" }],
 ];
 
-const model = field("classes", "model", "");
-const text = field("classes", "text", SAMPLES[0][1].text);
-const second = field("classes", "second", "");
-const method = field("classes", "method", "none");
-
-/** The model that is shown. */
-const current = () => chosen(model, JUDGING, texts().length);
-const readsPairs = () => reads(models.value.find((each) => each.id === current()), 2);
-const texts = () => (second.value ? [text.value, second.value] : [text.value]);
+const modelOf = (id) => models.value.find((each) => each.id === id);
 
 /** The texts under the names that a model reads; under the usual ones where it reads another number of texts. */
-function input(its) {
-  const { columns } = models.value.find((each) => each.id === its);
-  const names = [...columns, ["text"], ["text_a", "text_b"]].find((each) => each.length === texts().length);
-  return Object.fromEntries(texts().map((each, place) => [names[place], each]));
+function input(model, { text, second }) {
+  const texts = second ? [text, second] : [text];
+  const names = [...modelOf(model).columns, ["text"], ["text_a", "text_b"]].find((each) => each.length === texts.length);
+  return Object.fromEntries(texts.map((each, place) => [names[place], each]));
 }
 
-const answer = answering({ model, use: JUDGING, fields: { text, second }, samples: SAMPLES }, async () => {
-  const name = current();
-  const [asked, how] = [input(name), method.value];
-  if (has(name, "regress")) return predict(name, "regress", asked);
-  const read = await predict(name, "classify", asked);
+async function look(model, texts, { method }) {
+  const [asked, how] = [input(model, texts), method.value];
+  if (has(model, "regress")) return predict(model, "regress", asked);
+  const read = await predict(model, "classify", asked);
   if (how === "none") return read;
-  if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
+  if (!has(model, "words")) return { ...read, note: `${model} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   const said = Object.values(asked).join(" ");
   try {
-    const [words, { unknown }] = await Promise.all([askModel(name, "words", { input: asked, method: how }), cutting(said, name)]);
+    const [words, { unknown }] = await Promise.all([askModel(model, "words", { input: asked, method: how }), cutting(said, model)]);
     return { ...read, said, how, words, unknown };
   } catch (error) {
     return { ...read, note: error.message };
   }
-});
+}
 
 /** What the number below a word is, by the way it was found. */
 const WEIGHTS = {
@@ -72,16 +63,19 @@ function show({ found, said, how, words, unknown, note }) {
       <p class="about">Below a token: ${WEIGHTS[how]}.</p>`}`;
 }
 
-export const classes = {
+export const classes = definePanel({
   id: "classes",
   name: "Classify",
   missing: "Serve a model of finetune/classification to see it label a text, or one of finetune/regression.",
   about: "The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients. Of a model of regression, its number.",
-  answer,
+  use: JUDGING,
+  samples: SAMPLES,
+  boxes: ({ second }) => ({
+    text: { label: "Text", rows: 2 },
+    ...((second.value || reads(modelOf(classes.current()), 2)) && { second: { label: "Second text" } }),
+  }),
+  fields: { method: "none" },
+  more: ({ method }) => has(classes.current(), "classify") && html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />`,
+  look,
   show,
-  form: () => html`
-    <${TextBox} field=${text} label="Text" rows="2" />
-    ${readsPairs() || second.value ? html`<${TextBox} field=${second} label="Second text" />` : ""}
-    <${ModelChoice} model=${model} use=${JUDGING} texts=${texts().length} />
-    ${has(current(), "classify") ? html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />` : ""}`,
-};
+});

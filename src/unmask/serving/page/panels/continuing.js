@@ -2,25 +2,13 @@
 import { predict } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, NumberBox, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { definePanel, Figure, NumberBox, width } from "../parts.js";
 
 const SAMPLES = [
   ["a story", { prompt: "Once upon a time" }],
   ["a letter", { prompt: "She wrote a letter to" }],
   ["한국어", { prompt: "옛날 옛적에" }],
 ];
-
-const model = field("continue", "model", "");
-const prompt = field("continue", "prompt", SAMPLES[0][1].prompt);
-const tokens = field("continue", "tokens", 30);
-const temperature = field("continue", "temperature", 1);
-const topK = field("continue", "top_k", 40);
-const seed = field("continue", "seed", 0);
-
-const answer = answering({ model, use: "generate", fields: { prompt }, samples: SAMPLES }, () => predict(chosen(model, "generate"), "generate", prompt.value, {
-  num_tokens: tokens.value, temperature: temperature.value, top_k: topK.value, seed: seed.value,
-}));
 
 const words = (text, more) => text.split(/\s+/).filter(Boolean).map((word) => ({ text: word, gap: 4, ...more }));
 
@@ -31,18 +19,22 @@ function show({ found }) {
   return html`<${Figure} title="The text, and what continues it (blue)">${flow([...before, ...added], width.value, "The text, continued")}<//>`;
 }
 
-export const continuing = {
+export const continuing = definePanel({
   id: "continue",
   name: "Continue a text",
   missing: "Serve a left-to-right language model, such as GPT-1, not as ONNX, to see it continue a text.",
   about: "What a left-to-right model writes next, token after token. Temperature 0 takes the likeliest each time; the same seed draws the same.",
-  answer,
-  show,
-  form: () => html`
-    <${TextBox} field=${prompt} label="Beginning" rows="2" />
-    <${ModelChoice} model=${model} use="generate" />
+  use: "generate",
+  samples: SAMPLES,
+  boxes: () => ({ prompt: { label: "Beginning", rows: 2 } }),
+  fields: { tokens: 30, temperature: 1, top_k: 40, seed: 0 },
+  more: ({ tokens, temperature, top_k, seed }) => html`
     <${NumberBox} field=${tokens} label="Tokens to add" most="200" />
     <${NumberBox} field=${temperature} label="Temperature" step="0.1" />
-    <${NumberBox} field=${topK} label="Top k (0: all)" />
+    <${NumberBox} field=${top_k} label="Top k (0: all)" />
     <${NumberBox} field=${seed} label="Seed" />`,
-};
+  look: (model, { prompt }, { tokens, temperature, top_k, seed }) => predict(model, "generate", prompt, {
+    num_tokens: tokens.value, temperature: temperature.value, top_k: top_k.value, seed: seed.value,
+  }),
+  show,
+});

@@ -2,23 +2,14 @@
 import { predict } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { definePanel, Figure, width } from "../parts.js";
 
 const SAMPLES = [
   ["English", { text: "Anna Schmidt works for Siemens in Berlin." }],
   ["한국어", { text: "이순신 장군은 1545년 서울에서 태어났다." }],
 ];
 
-const model = field("entities", "model", "");
-const text = field("entities", "text", SAMPLES[0][1].text);
-
 const INKS = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)", "var(--floor)"];
-
-const answer = answering({ model, use: "tag", fields: { text }, samples: SAMPLES }, async () => ({
-  ...(await predict(chosen(model, "tag"), "tag", { text: text.value })),
-  text: [...text.value], // the server counts characters, not halves of them
-}));
 
 function show({ found, text }) {
   const kinds = [...new Set(found.entities.map((each) => each.label))];
@@ -44,14 +35,17 @@ function show({ found, text }) {
     </tbody></table>` : ""}`;
 }
 
-export const entities = {
+export const entities = definePanel({
   id: "entities",
   name: "Find entities",
   missing: "Serve a model of finetune/tagging to see it find entities.",
   about: "Names and other spans, with their characters in the text as you wrote it.",
-  answer,
+  use: "tag",
+  samples: SAMPLES,
+  boxes: () => ({ text: { label: "Text", rows: 3 } }),
+  look: async (model, { text }) => ({
+    ...(await predict(model, "tag", { text })),
+    text: [...text], // the server counts characters, not halves of them
+  }),
   show,
-  form: () => html`
-    <${TextBox} field=${text} label="Text" rows="3" />
-    <${ModelChoice} model=${model} use="tag" />`,
-};
+});

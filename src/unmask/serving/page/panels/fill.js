@@ -2,8 +2,8 @@
 import { predict } from "../api.js";
 import { bars } from "../figures.js";
 import { html } from "../html.js";
-import { answering, BlankBox, chosen, Figure, ModelChoice, width } from "../parts.js";
-import { field, idOf, nameOf, withMask } from "../state.js";
+import { definePanel, Figure, ModelChoice, width } from "../parts.js";
+import { idOf, nameOf, withMask } from "../state.js";
 
 const SAMPLES = [
   ["a door", { text: "She opened the [MASK] and went out .", edited: "" }],
@@ -12,26 +12,20 @@ const SAMPLES = [
   ["조사", { text: "그는 [MASK]를 졸업하였다 .", edited: "그는 [MASK]에 입학하였다 ." }],
 ];
 
-const model = field("fill", "model", "");
-const other = field("fill", "other", "");
-const text = field("fill", "text", SAMPLES[0][1].text);
-const edited = field("fill", "edited", "");
-
 /** Whether another model is looked at, and the edited text is not. */
-const isBeside = () => other.value && other.value !== chosen(model, "fill-mask");
+const isBeside = (other) => other.value && other.value !== fill.current();
 
-const answer = answering({ model, use: "fill-mask", fields: { text, edited }, samples: SAMPLES }, async () => {
+async function look(model, { text, edited }, { other }) {
   // Some tokenizers begin a word with its space; the same word of two models is one row.
   const ask = async ([its, text], more) => {
     const step = its.split("@")[1];
     const { found } = await predict(idOf(its), "fill-mask", withMask(text, its), { ...more, ...(step && { step: Number(step) }) });
     return found.filter((one) => !one.mask).map((one) => ({ word: one.token_str.trim() || one.token_str, score: one.score }));
   };
-  const first = chosen(model, "fill-mask");
-  const asked = [[first, text.value]];
-  if (isBeside()) asked.push([other.value, text.value]);
-  else if (edited.value) asked.push([first, edited.value]);
-  const isEdited = asked.length > 1 && asked[1][0] === first;
+  const asked = [[model, text]];
+  if (isBeside(other)) asked.push([other.value, text]);
+  else if (edited) asked.push([model, edited]);
+  const isEdited = asked.length > 1 && asked[1][0] === model;
   const names = isEdited ? ["the text", "edited"] : asked.map(([its]) => nameOf(its));
   const likeliest = await Promise.all(asked.map((one) => ask(one, { top_k: asked.length > 1 ? 8 : 12 })));
   const words = [...new Set(likeliest.flat().map((one) => one.word))];
@@ -41,19 +35,26 @@ const answer = answering({ model, use: "fill-mask", fields: { text, edited }, sa
     values: scored.map((each) => each.find((one) => one.word === label)?.score ?? "not one of its tokens"),
   }));
   return { names, rows };
-});
+}
 
-export const fill = {
+export const fill = definePanel({
   id: "fill",
   name: "Fill in the blank",
   missing: "Serve a masked language model, such as a run of unmask pretrain, to see it fill a blank.",
   about: "Which words a model expects in the blank, beside what another model or an earlier checkpoint expects, or what an edited text changes.",
-  answer,
+  use: "fill-mask",
+  samples: SAMPLES,
+  boxes: ({ edited, other }) => ({
+    text: { label: "Text", mask: true },
+    edited: {
+      label: "The same, edited (optional)",
+      mask: true,
+      remark: edited.value && isBeside(other) && "The edited text is not looked at while “Beside it” names another model.",
+    },
+  }),
+  steps: true,
+  fields: { other: "" },
+  more: ({ other }) => html`<${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />`,
+  look,
   show: ({ names, rows }) => html`<${Figure} title="The likeliest words in the blank">${bars(rows, width.value, "The likeliest words", names)}<//>`,
-  form: () => html`
-    <${BlankBox} field=${text} label="Text" model=${model} use="fill-mask" />
-    <${BlankBox} field=${edited} label="The same, edited (optional)" model=${model} use="fill-mask"
-      remark=${edited.value && isBeside() && "The edited text is not looked at while “Beside it” names another model."} />
-    <${ModelChoice} model=${model} use="fill-mask" steps />
-    <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />`,
-};
+});

@@ -2,22 +2,14 @@
 import { askModel } from "../api.js";
 import { flow, percent } from "../figures.js";
 import { html } from "../html.js";
-import { answering, BlankBox, chosen, Figure, ModelChoice, width } from "../parts.js";
-import { field, withMask } from "../state.js";
+import { definePanel, Figure, width } from "../parts.js";
+import { withMask } from "../state.js";
 
 const SAMPLES = [
   ["a city", { text: "He was born in the [MASK] of London ." }],
   ["a verb", { text: "They [MASK] to the station every day ." }],
   ["한국어", { text: "그는 1945년 서울에서 [MASK] ." }],
 ];
-
-const model = field("layers", "model", "");
-const text = field("layers", "text", SAMPLES[0][1].text);
-
-const answer = answering({ model, use: "layers", fields: { text }, samples: SAMPLES }, () => {
-  const its = chosen(model, "layers");
-  return askModel(its, "layers", { text: withMask(text.value, its), top_k: 5 });
-});
 
 const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to the last layer, whose answer is the model's">
   ${flow(
@@ -36,14 +28,14 @@ const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to t
     "",
   )}<//>`;
 
-export const layers = {
+export const layers = definePanel({
   id: "layers",
   name: "Layer by layer",
   missing: "Serve a masked language model of attention layers, not as ONNX, to see what each layer expects.",
   about: "What the head for masked words makes of each layer's output: where in the model an answer comes up.",
-  answer,
+  use: "layers",
+  samples: SAMPLES,
+  boxes: () => ({ text: { label: "Text", mask: true } }),
+  look: (model, { text }) => askModel(model, "layers", { text: withMask(text, model), top_k: 5 }),
   show,
-  form: () => html`
-    <${BlankBox} field=${text} label="Text" model=${model} use="layers" />
-    <${ModelChoice} model=${model} use="layers" />`,
-};
+});

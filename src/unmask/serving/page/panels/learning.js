@@ -2,8 +2,8 @@
 import { askModel } from "../api.js";
 import { bars, lines } from "../figures.js";
 import { html } from "../html.js";
-import { answering, BlankBox, chosen, Figure, ModelChoice, width } from "../parts.js";
-import { field, withMask } from "../state.js";
+import { definePanel, Figure, width } from "../parts.js";
+import { withMask } from "../state.js";
 
 const SAMPLES = [
   ["a queen", { text: "The king and the [MASK] went to London ." }],
@@ -11,23 +11,18 @@ const SAMPLES = [
   ["한국어", { text: "그는 서울에서 [MASK] ." }],
 ];
 
-const model = field("learning", "model", "");
-const text = field("learning", "text", SAMPLES[0][1].text);
-const at = field("learning", "at", -1); // a step; of any other number, the last checkpoint is shown
-
 /** Also the words that are among the first at the end or at the beginning, with their probabilities at every step. */
-const answer = answering({ model, use: "checkpoints", fields: { text }, samples: SAMPLES }, async () => {
-  const its = chosen(model, "checkpoints");
-  const asked = { text: withMask(text.value, its) };
-  const ask = async (more) => (await askModel(its, "checkpoints", { ...asked, ...more })).checkpoints;
+async function look(model, { text }) {
+  const asked = { text: withMask(text, model) };
+  const ask = async (more) => (await askModel(model, "checkpoints", { ...asked, ...more })).checkpoints;
   const checkpoints = await ask({ top_k: 8 });
   const words = [...new Set([...checkpoints.at(-1).tokens.slice(0, 3), ...checkpoints[0].tokens.slice(0, 2)])];
   const scored = await ask({ targets: words });
   const followed = words.map((name) => ({ name, values: scored.map((each) => each.scores[each.tokens.indexOf(name)]) }));
   return { checkpoints, followed };
-});
+}
 
-function show({ checkpoints, followed }) {
+function show({ checkpoints, followed }, { at }) {
   const found = checkpoints.findIndex((each) => each.step === at.value);
   const place = found < 0 ? checkpoints.length - 1 : found;
   const now = checkpoints[place];
@@ -39,14 +34,15 @@ function show({ checkpoints, followed }) {
     <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed, place, width.value, "Probabilities by step")}<//>`;
 }
 
-export const learning = {
+export const learning = definePanel({
   id: "learning",
   name: "Watch it learn",
   missing: "Serve a run of unmask pretrain with its checkpoints (train.keep_every=1000) to see how a word is learnt.",
   about: "What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.",
-  answer,
+  use: "checkpoints",
+  samples: SAMPLES,
+  boxes: () => ({ text: { label: "Text", mask: true } }),
+  fields: { at: -1 }, // a step; of any other number, the last checkpoint is shown
+  look,
   show,
-  form: () => html`
-    <${BlankBox} field=${text} label="Text" model=${model} use="checkpoints" />
-    <${ModelChoice} model=${model} use="checkpoints" />`,
-};
+});

@@ -2,8 +2,8 @@
 import { askModel } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
-import { field, has } from "../state.js";
+import { definePanel, Figure, width } from "../parts.js";
+import { has } from "../state.js";
 
 const SAMPLES = [
   ["agreement", { first: "The cats near the door sleep .", second: "The cats near the door sleeps ." }],
@@ -11,17 +11,8 @@ const SAMPLES = [
   ["한국어", { first: "할아버지께서 집에 가신다 .", second: "할아버지께서 집에 간다 ." }],
 ];
 
-const model = field("pairs", "model", "");
-const first = field("pairs", "first", SAMPLES[0][1].first);
-const second = field("pairs", "second", SAMPLES[0][1].second);
-
-const answer = answering({ model, use: "token-scores", fields: { first, second }, samples: SAMPLES }, async () => {
-  const its = chosen(model, "token-scores");
-  return Promise.all([first.value, second.value].map((text) => askModel(its, "token-scores", { text })));
-});
-
 /** What a model knows where it scores a token; a null is the first token of a model that reads nothing before it. */
-const given = () => has(chosen(model, "token-scores"), "generate")
+const given = () => has(pairs.current(), "generate")
   ? "those before it given, as this model reads from left to right"
   : "the others given; a masked model hides each token in turn";
 
@@ -45,17 +36,16 @@ function show(found) {
     ${found.map((each, place) => html`<${Figure} title=${`${place ? "Second" : "First"} sentence: ${shown(sums[place])}`}>${flow(pieces(each), width.value, "How likely each token is")}<//>`)}`;
 }
 
-export const pairs = {
+export const pairs = definePanel({
   id: "pairs",
   name: "Which is likelier",
   missing: "Serve a language model that is not fine-tuned, not as ONNX, to see which sentence it finds likelier.",
   get about() {
     return `Natural logarithms of how likely each token is, ${given()}; the more colour, the more surprising.`;
   },
-  answer,
+  use: "token-scores",
+  samples: SAMPLES,
+  boxes: () => ({ first: { label: "First sentence" }, second: { label: "Second sentence" } }),
+  look: (model, { first, second }) => Promise.all([first, second].map((text) => askModel(model, "token-scores", { text }))),
   show,
-  form: () => html`
-    <${TextBox} field=${first} label="First sentence" />
-    <${TextBox} field=${second} label="Second sentence" />
-    <${ModelChoice} model=${model} use="token-scores" />`,
-};
+});
