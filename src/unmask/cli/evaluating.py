@@ -92,7 +92,7 @@ def evaluate_command(
     from unmask.errors import SettingsError
     from unmask.inference.evaluation import evaluate
     from unmask.inference.prediction_scoring import evaluate_predictions
-    from unmask.inference.task_options import naming_columns, read_task_settings
+    from unmask.inference.task_options import read_task_settings
     from unmask.io.input_files import InputFiles
     from unmask.recipe.loading import read_columns
 
@@ -115,8 +115,7 @@ def evaluate_command(
     files = given_files(data, *written)
     about: Any = {"task": task, "columns": read_columns(columns or []), "settings": read_task_settings(words)}
     if model is not None and predictions is None:
-        with naming_columns():
-            result = evaluate(model, files, **about, device=device, precision=precision)
+        result = evaluate(model, files, **about, device=device, precision=precision)
     elif model is None and predictions is not None:
         if na_threshold != 1 and na_probs is None:
             raise SettingsError("--na-threshold is for --na-probs: leave it out, or give both")
@@ -157,13 +156,12 @@ def compare_command(
         _compare_runs([one, other, *(settings or [])], as_json)
         return
     from unmask.experiments.compare import compare
-    from unmask.inference.task_options import naming_columns, read_task_settings
+    from unmask.inference.task_options import read_task_settings
     from unmask.recipe.loading import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(data, encoding, separator, header, quoted)
-    with naming_columns():
-        result = compare(one, other, files, named, settings=given, device=device, precision=precision)
+    result = compare(one, other, files, named, settings=given, device=device, precision=precision)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return

@@ -114,7 +114,6 @@ def score_command(
     from unmask.inference.answer_lines import write_json_lines
     from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
-    from unmask.inference.task_options import naming_columns
     from unmask.io.writing import refuse_inputs_inside
     from unmask.recipe.loading import read_columns
 
@@ -124,33 +123,32 @@ def score_command(
     dev_files = None if dev is None else given_files(dev, *written)
     if out is not None:
         refuse_inputs_inside(out, [*files.paths, *files.path.glob("*"), *(dev_files.paths if dev_files else [])])
-    with naming_columns():
-        if method == "acceptability" and threshold is None and dev is None:
-            refuse_unused(context, _TEXTS, _READ_BY_SCORE)
-            lines = score_texts(model, files, columns=named, device=device, precision=precision)
-        else:
-            opened = open_zero_shot(
-                model,
-                files,
-                task,
-                method=cast(Method | None, method),
-                template=template,
-                words=None if words is None else read_words(words),
-                threshold=threshold,
-                dev=dev_files,
-                columns=named,
-                device=device,
-                precision=precision,
-            )
-            if as_json:
-                print(json.dumps(evaluate_zero_shot(opened, files), ensure_ascii=False))
-                return
-            lines = predict_zero_shot(opened, files)
-        if out is None:
-            print_json_lines(lines)
-        else:
-            write_json_lines(out, lines, overwrite)
-            print(out)
+    if method == "acceptability" and threshold is None and dev is None:
+        refuse_unused(context, _TEXTS, _READ_BY_SCORE)
+        lines = score_texts(model, files, columns=named, device=device, precision=precision)
+    else:
+        opened = open_zero_shot(
+            model,
+            files,
+            task,
+            method=cast(Method | None, method),
+            template=template,
+            words=None if words is None else read_words(words),
+            threshold=threshold,
+            dev=dev_files,
+            columns=named,
+            device=device,
+            precision=precision,
+        )
+        if as_json:
+            print(json.dumps(evaluate_zero_shot(opened, files), ensure_ascii=False))
+            return
+        lines = predict_zero_shot(opened, files)
+    if out is None:
+        print_json_lines(lines)
+    else:
+        write_json_lines(out, lines, overwrite)
+        print(out)
 
 
 def _check_out(out: Path | None, overwrite: bool, as_json: bool) -> None:

@@ -212,13 +212,11 @@ def split_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Split examples by article, document or premise: 80 % train, 10 % dev, 10 % test, the same every time."""
-    from unmask.inference.task_options import naming_columns
     from unmask.recipe.loading import read_columns
     from unmask.tasks.splitting import split_file
 
     named, files = read_columns(columns or []), given_files(file, encoding, separator, header, quoted)
-    with naming_columns():
-        counts = split_file(files, task, out, group=group, named=named, overwrite=overwrite)
+    counts = split_file(files, task, out, group=group, named=named, overwrite=overwrite)
     for path, count in counts.items():
         print(f"{path}: {count:,}")
 

@@ -15,7 +15,7 @@ from unmask.errors import InputError, UserError
 from unmask.inference.evaluation import warn_of_figures
 from unmask.inference.example_sets import counted_in
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
+from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import STANDARD_INPUT, DataPath, as_files
 from unmask.io.paths import RECIPE
 from unmask.io.progress import Progress, listed
@@ -31,7 +31,6 @@ NOT_COMPARED = ("_thresh", "total")
 """Ends of the names of figures that are no measure of quality: thresholds, and numbers of questions."""
 
 
-@naming_columns("columns.")
 def compare(
     one: str | Path | Predictor,
     other: str | Path | Predictor,

@@ -21,7 +21,7 @@ from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.onnx_model import onnx_runtime
 from unmask.inference.predictor import load_predictor
-from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
+from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import CERTIFICATE, CONFIGS, ONNX, check_writable, free_space, model_directory, refuse_link_out_of
 from unmask.io.progress import counted, human_bytes
@@ -161,13 +161,12 @@ def _comparison(
     directory: Path, loaded: LoadedModel, columns: Columns, check: DataPath
 ) -> Callable[[Path], dict[str, Any]]:
     """Reads the examples, and gives what compares the model with the exported one of a directory."""
-    with naming_columns():
-        if loaded.head_kind is not None:
-            predictor = load_predictor(directory, device="cpu").with_options(columns, use="evaluate")
-            examples = read_examples(predictor, check)
-            return lambda place: compare(predictor, load_predictor(place, device="cpu"), examples)
-        model = load_feature_model(directory, columns=columns, device="cpu")
-        texts = read_texts(model, check)
+    if loaded.head_kind is not None:
+        predictor = load_predictor(directory, device="cpu").with_options(columns, use="evaluate")
+        examples = read_examples(predictor, check)
+        return lambda place: compare(predictor, load_predictor(place, device="cpu"), examples)
+    model = load_feature_model(directory, columns=columns, device="cpu")
+    texts = read_texts(model, check)
     head = loaded.masked_lm_head or loaded.discriminator_head
     return lambda place: compare_texts(model, head and head.eval(), load_feature_model(place, device="cpu"), texts)
 

@@ -18,7 +18,7 @@ from unmask.finetuning.fitting import warn_of_untrained_positions
 from unmask.finetuning.kept_head import module_on_kept_head
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_sets
-from unmask.inference.task_options import adjusted_task, naming_columns
+from unmask.inference.task_options import adjusted_task
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress, counted
@@ -163,10 +163,9 @@ def _read_measured(
     counts: dict[str, ExampleCounts] = {}
     warnings: list[str] = []
     for split, file, columns in settings.data.measured():
-        with naming_columns(f"data.{split}_columns."):
-            its_task = adjusted_task(task, columns, {}, module.encoder.settings.num_positions)
-            read = read_examples(its_task, split, file)
-            measured[split], counts[split] = read.encode(its_task, tokenizer, module), read.counts
+        its_task = adjusted_task(task, columns, {}, module.encoder.settings.num_positions)
+        read = read_examples(its_task, split, file)
+        measured[split], counts[split] = read.encode(its_task, tokenizer, module), read.counts
         task.check_measured([part.encoded for part in measured[split]], file)
         examples = [example for part in measured[split] for example in part.examples]
         warnings += warn_of_known(split, file, examples, known)

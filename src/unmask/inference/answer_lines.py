@@ -135,7 +135,7 @@ def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if "id" not in prediction:
             raise InputError(
                 f"question {number} has no id, and {{id: answer}} needs one of each: name its column with --column "
-                "id=..., or write .jsonl"
+                "id=NAME, or write .jsonl"
             )
         identity = str(prediction["id"])
         if identity in numbers:

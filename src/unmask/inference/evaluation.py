@@ -9,7 +9,7 @@ from typing import Any
 
 from unmask.inference.example_sets import counted_in
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
+from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.tasks.base import ExampleCounts, Score, Task, chosen_last, positive_label, share_with_interval
@@ -18,7 +18,6 @@ from unmask.tasks.text.metrics import LabelSetScore, warn_of_unmeasured
 logger = logging.getLogger("unmask")
 
 
-@naming_columns("columns.")
 def evaluate(
     model: str | Path | Predictor,
     data: str | DataPath,

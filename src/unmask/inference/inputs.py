@@ -74,7 +74,7 @@ def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
         if name not in row:
             raise InputError(
                 f"{row.source}: no column {name!r}: there is {', '.join(cut_short(row.fields))}."
-                f"{similar_columns([name], row.fields)} Name it with --column id=..."
+                f"{similar_columns([name], row.fields)} Name it with --column id=NAME"
             )
         yield row
 

@@ -16,7 +16,6 @@ from unmask.inference.task_options import (
     build_task_settings,
     check_label_columns,
     check_task_settings,
-    naming_columns,
 )
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import listed
@@ -36,7 +35,6 @@ from unmask.tasks.text.labels import sorted_labels
 RowT = TypeVar("RowT", Example, Row)
 
 
-@naming_columns()
 def evaluate_predictions(
     predictions: str | Path,
     data: str | DataPath,

@@ -27,15 +27,7 @@ from unmask.inference.example_sets import (
 from unmask.inference.inputs import having_field, read_task_inputs, rows_in_memory
 from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute, refuse_options
-from unmask.inference.task_options import (
-    NOTHING_SAID,
-    Columns,
-    Use,
-    adjusted_task,
-    as_columns,
-    check_task_settings,
-    naming_columns,
-)
+from unmask.inference.task_options import NOTHING_SAID, Columns, Use, adjusted_task, as_columns, check_task_settings
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import as_path, check_writable, is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
@@ -97,11 +89,10 @@ class Predictor:
             advance: called after each batch, with its number of inputs, in fractions.
         """
         counts = ExampleCounts()
-        with naming_columns():
-            examples = self.task.read_all(rows)
-            most = STREAMED if self.compute.device.type == "cpu" else MOST_EXAMPLES
-            for part in self.sets(examples, counts, most=most):
-                yield from self.answer(part, counted_in(len(part.examples), advance))
+        examples = self.task.read_all(rows)
+        most = STREAMED if self.compute.device.type == "cpu" else MOST_EXAMPLES
+        for part in self.sets(examples, counts, most=most):
+            yield from self.answer(part, counted_in(len(part.examples), advance))
         counts.log("inputs")
 
     def encode(self, examples: Sequence[Example], counts: ExampleCounts) -> EncodedExamples:
@@ -153,8 +144,7 @@ class Predictor:
         """
         check_task_settings(settings or {}, use)
         num_positions = self.module.encoder.settings.num_positions
-        with naming_columns():
-            task = adjusted_task(self.task, columns, settings or {}, num_positions)
+        task = adjusted_task(self.task, columns, settings or {}, num_positions)
         if self.trained_length is not None and task.settings.max_length > max(
             self.trained_length, self.task.settings.max_length
         ):
@@ -266,14 +256,8 @@ def predict(
             too long for a model that does not cut.
     """
     inputs = rows_in_memory(rows)
-    with naming_columns("columns."):
-        predictor = load_predictor(model, device=device, precision=precision).with_options(columns, settings)
-    return _answers_in_memory(predictor, _with_id(inputs, columns))
-
-
-def _answers_in_memory(predictor: Predictor, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    with naming_columns("columns."):
-        yield from predictor.predict_rows(rows)
+    predictor = load_predictor(model, device=device, precision=precision).with_options(columns, settings)
+    return predictor.predict_rows(_with_id(inputs, columns))
 
 
 def predict_file(
@@ -389,7 +373,7 @@ def _survey(predictor: Predictor, rows: Iterator[Row], suffix: str) -> int:
                 yield beside_input(example.fields, task.id_column, unknown)
             progress.advance(len(part.examples))
 
-    with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():
+    with Progress("looking through the inputs", unit="inputs") as progress:
         for _ in answer_lines(unanswered(), suffix):
             pass
     return counts.examples

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from unmask.config import as_settings, build_settings, parse_overrides
-from unmask.errors import ColumnError, SettingsError, UserError
+from unmask.errors import SettingsError
 from unmask.io.progress import listed
 from unmask.tasks.base import Task
 from unmask.tasks.rows import check_columns
@@ -55,8 +53,6 @@ _OF_LABELS = ("label_separator", "repair_tags")
 """How labels are read: `predict` reads none."""
 _OF_SCORES = (*_OF_LABELS, "unanswerable", "negative_label")
 """All settings that affect how existing predictions are measured."""
-
-_ELSEWHERE = re.compile(rf"(?:\b(?:data\.)?columns\.|--column )(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
 
 
 def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -153,23 +149,5 @@ def check_label_columns(columns: ColumnSettings, labels: Sequence[str]) -> None:
     """Raises SettingsError where each label is to have a column and one has none: no example would have that label."""
     if columns.labels is not None and (missing := [label for label in labels if label not in columns.labels]):
         raise SettingsError(
-            f"data.columns.labels lacks {listed(missing)}: expected a column for each label ({listed(labels)})"
+            f"columns.labels lacks {listed(missing)}: expected a column for each label ({listed(labels)})"
         )
-
-
-@contextmanager
-def naming_columns(prefix: str = "--column ") -> Iterator[None]:
-    """A block in which messages name columns as they are given there, not as a recipe or a command names them.
-
-    Args:
-        prefix: in place of the recipe's `data.columns.`, such as `data.dev_columns.`, or of a command's option.
-    """
-    try:
-        yield
-    except ColumnError as error:
-        raise ColumnError(error.problem, _ELSEWHERE.sub(prefix, error.advice)) from error
-    except UserError as error:
-        message = _ELSEWHERE.sub(prefix, str(error))
-        if message == str(error):
-            raise
-        raise type(error)(message) from error

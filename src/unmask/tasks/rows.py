@@ -77,7 +77,18 @@ def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> lis
 def check_columns(columns: ColumnSettings, kind: TaskKind) -> None:
     """Raises SettingsError if the user names a column that a kind of task does not read."""
     if foreign := sorted(columns.model_fields_set.difference(FACTS[kind].columns)):
-        raise SettingsError(f"data.columns.{foreign[0]} is not for {kind}: expected {', '.join(FACTS[kind].columns)}")
+        raise SettingsError(f"columns.{foreign[0]} is not for {kind}: expected {', '.join(FACTS[kind].columns)}")
+
+
+def naming(*names: str, example: str = "NAME") -> str:
+    """How a user names columns, for the end of a message: in a command, and in a recipe.
+
+    Args:
+        names: of fields of `ColumnSettings`.
+        example: what each may be.
+    """
+    options = " and ".join(f"--column {name}={example}" for name in names)
+    return f"{options} (in a recipe {' and '.join(f'data.columns.{name}' for name in names)})"
 
 
 def choose_layout(
@@ -87,7 +98,7 @@ def choose_layout(
 
     Args:
         needed: gives the columns of a layout.
-        advice: the end of the message: the settings that name the columns.
+        advice: the end of the message: how the columns are named; see `naming`.
 
     Raises:
         ColumnError: none fits; names the missing columns and those there are.
@@ -119,7 +130,7 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
     return ColumnError(
         f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(cut_short(row.fields))}."
         f"{similar_columns(names, row.fields)}",
-        f"Name it with data.columns.{setting}=...; a file without {content}"
+        f"Name it with {naming(setting)}; a file without {content}"
         f"{'' if content.endswith('s') else 's'} is for `unmask predict`{of_texts}",
     )
 
@@ -133,7 +144,7 @@ def same_column(source: str, column: object, content: str, setting: str, labels:
         content: of the column, `words`, and the labels are `tags`; the settings are those of `data.columns`.
     """
     return InputError(
-        f"{source}: data.columns.{setting} and data.columns.{label_setting} are both column {column!r}, so the "
+        f"{source}: columns.{setting} and columns.{label_setting} are both column {column!r}, so the "
         f"{content} would be their own {labels}: name another column for one of them"
     )
 

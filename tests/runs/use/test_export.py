@@ -342,7 +342,6 @@ def test_a_check_that_is_of_no_use_is_told_before_anything_is_exported(
     code, _, errors = unmask("export", task_models.runs / "classification", "--check", "check.jsonl", "--out", "onnx")
     assert code == 2
     assert message in errors
-    assert "data.columns" not in errors
     assert not begun
     assert not Path("onnx").exists()
 
@@ -382,7 +381,6 @@ def test_a_check_may_have_columns_of_other_names(
     code, _, errors = unmask(*words)
     assert code == 2
     assert "--column text=" in errors
-    assert "data.columns" not in errors
     code, _, errors = unmask(*words, *named)
     assert errors.endswith("the check is read\n")
 

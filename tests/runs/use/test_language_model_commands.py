@@ -112,7 +112,7 @@ def test_columns_labels_and_words_of_ones_own(unmask: Command, gpt1: Path, tmp_p
     words, columns = {"w": "warm", "d": "dull = cold"}, ColumnSettings(text="body", label="sort")
     opened = package.open_zero_shot(gpt1, data, template="{text}: {label}", words=words, columns=columns)
     assert [json.loads(line) for line in printed.output.splitlines()] == list(package.predict_zero_shot(opened, data))
-    assert "--column text=..." in unmask("score", gpt1, data).errors  # as commands name columns, not as recipes do
+    assert "--column text=NAME" in unmask("score", gpt1, data).errors
 
 
 def test_a_threshold_is_given_or_chosen_on_dev(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_texts_without_labels_have_their_log_probability(unmask: Command, gpt1: 
     circle = unmask(*command, "--threshold", "-5")
     assert "or of texts alone for `unmask score --method acceptability`" in circle.errors
     assert "no column 'text': there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
-    check_refused(unmask(*command, "--column", "label=id"), "--column label has no effect where texts are scored")
+    check_refused(unmask(*command, "--column", "label=id"), "columns.label has no effect where texts are scored")
     for more in (["--task", "cola"], ["--words", "1=good"], ["--json"]):
         check_refused(unmask(*command, *more), f"{more[0]} has no effect with --method acceptability alone: leave it")
 

@@ -76,7 +76,7 @@ def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, t
     assert (place / "a" / "features.npy").read_bytes() == (place / "b" / "features.npy").read_bytes()
     code, _, errors = unmask("predict", model, data)
     assert code == 2
-    assert "Name yours with --column text_a=... and --column text_b=..." in errors
+    assert "Name yours with --column text_a=NAME and --column text_b=NAME" in errors
 
 
 def test_what_is_not_labelled_next_is_refused_in_training(unmask: Command, place: Path, task_models: Any) -> None:

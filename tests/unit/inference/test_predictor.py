@@ -385,9 +385,9 @@ def test_columns_and_settings_of_inputs_in_memory(single: Path) -> None:
     with pytest.raises(SettingsError, match="settings: 'max_length=8': expected a dictionary"):
         predict(single, rows, settings="max_length=8")  # type: ignore[arg-type]
     assert cut["probabilities"] != usual["probabilities"]
-    with pytest.raises(InputError, match=r"input 1: no column 'review': .*Name yours with columns\.text=\.\.\."):
+    with pytest.raises(InputError, match=r"input 1: no column 'review': .*Name yours with --column text=NAME"):
         list(predict(single, rows))
-    with pytest.raises(InputError, match=r"input 1: no column 'key': .*Name it with columns\.id=\.\.\."):
+    with pytest.raises(InputError, match=r"input 1: no column 'key': .*Name it with --column id=NAME"):
         list(predict(single, rows, columns={"text": "body", "id": "key"}))
     with pytest.raises(SettingsError, match=r"^columns\.question is not for classification"):
         predict(single, rows, columns={"question": "body"})

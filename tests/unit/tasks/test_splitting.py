@@ -411,5 +411,5 @@ def test_columns_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     for name, part in texts_of(tmp_path / "out", ".csv").items():
         assert {line[0].upper() for line in part.splitlines()[1:]} == {key for key in split_of if split_of[key] == name}
     assert not caplog.messages
-    with pytest.raises(SettingsError, match=r"data\.columns\.question is not for classification"):
+    with pytest.raises(SettingsError, match=r"columns\.question is not for classification"):
         split_file(path, "classification", tmp_path / "out2", named=ColumnSettings(question="Text"))

@@ -36,5 +36,5 @@ def test_one_label_of_which_a_text_has_any_number_is_refused() -> None:
     ],
 )
 def test_a_column_of_another_kind_is_refused(kind: TaskKind, column: str, expected: str) -> None:
-    with pytest.raises(SettingsError, match=f"^data.columns.{column} is not for {kind}: expected {expected}$"):
+    with pytest.raises(SettingsError, match=f"^columns.{column} is not for {kind}: expected {expected}$"):
         open_task(TaskSettings(name=kind), ColumnSettings.model_validate({column: "x"}))

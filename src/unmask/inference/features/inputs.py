@@ -119,7 +119,7 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
         InputError: the row has none of them, or a value is not text.
     """
     columns = choose_layout(
-        layouts, row, layout_names, "--column text=..., or --column text_a=... and --column text_b=..."
+        layouts, row, layout_names, "--column text=NAME, or --column text_a=NAME and --column text_b=NAME"
     )
     identity = find_field(row.fields, columns.id or "id")
     if columns.tokens is None:

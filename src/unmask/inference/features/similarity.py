@@ -162,7 +162,7 @@ def compare(
             return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
         except ColumnError as error:
             advice = (
-                "Name it with --column text=..., one name for --query and --corpus; or give texts, one a line, in .txt"
+                "Name it with --column text=NAME, one name for --query and --corpus; or give texts, one a line, in .txt"
             )
             raise ColumnError(error.problem, advice) from error
     if len(texts) == 1:

@@ -16,7 +16,7 @@ from unmask.inference.task_options import Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import checked_text, choose_layout
+from unmask.tasks.rows import checked_text, choose_layout, naming
 
 _MOST_TEXTS = 256
 """How many texts are read and scored at once."""
@@ -46,14 +46,14 @@ def score_texts(
     named = as_columns(columns)
     if others := named.model_fields_set - {"text", "id"}:
         raise SettingsError(
-            f"data.columns.{min(others)} has no effect where texts are scored: only text and id are read; leave it out"
+            f"columns.{min(others)} has no effect where texts are scored: only text and id are read; leave it out"
         )
     column = named.text or "text"
     loaded = load_language_model(model, device=device, precision=precision)
     counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, str(data))
     for rows in in_sets(refusing_header(read_inputs(as_files(data)), {column}), _MOST_TEXTS):
         for row in rows:
-            choose_layout([column], row, lambda name: (name,), "--column text=...")
+            choose_layout([column], row, lambda name: (name,), naming("text"))
         texts = [checked_text(row[column], column, row.source) for row in rows]
         encoded = loaded.tokenizer.encode_batch(texts)
         coverage.add_texts(encoded, texts)

@@ -17,7 +17,7 @@ from unmask.io.input_files import DataPath, InputFiles, as_files
 from unmask.io.json_files import shown
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
-from unmask.tasks.rows import checked_text, choose_layout, missing_column
+from unmask.tasks.rows import checked_text, choose_layout, missing_column, naming
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ChoiceLayout:
 def choose_choice_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
     """The first layout that the row fits; raises InputError if it fits none."""
     advice = (
-        "data.columns.context=... and data.columns.choices=..., the column of a list, or where each choice has a "
-        "column of its own data.columns.choices=[choice_a,choice_b]"
+        f"{naming('context', 'choices')}, where choices is the column of a list, or, where each choice has a column of "
+        "its own, [choice_a,choice_b]"
     )
     return choose_layout(layouts, row, lambda layout: layout.needed, advice)
 
@@ -144,7 +144,8 @@ def _choices_in(row: Row, name: str) -> list[Any]:
         except (ValueError, RecursionError) as error:
             raise ColumnError(
                 f'{row.source}: {name} is {value[:60]!r}: expected a JSON list of texts, such as ["a", "b"].',
-                "Where each choice has a column of its own, name them: data.columns.choices=[choice_a,choice_b]",
+                "Where each choice has a column of its own, name them: "
+                f"{naming('choices', example='[choice_a,choice_b]')}",
             ) from error
     if not isinstance(value, list):
         raise InputError(f"{row.source}: {name} is {shown(value)}: expected a list of texts")
@@ -180,7 +181,7 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
             f"{row.source}: the column {layout.label!r} holds {shown(value)}: expected the right choice's number, "
             f"{layout.first_label} to {last}, or its very text"
             + (
-                "; where choices are counted from 1, give data.columns.first_choice=1"
+                f"; where choices are counted from 1, give {naming('first_choice', example='1')}"
                 if by_number == len(choices) and not layout.first_label
                 else ""
             )

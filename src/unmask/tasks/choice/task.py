@@ -39,6 +39,7 @@ from unmask.tasks.choice.layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
+from unmask.tasks.rows import naming
 from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss, new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
@@ -177,8 +178,9 @@ class Choice(Task[ChoiceExample]):
             logger.warning("%s: the right choice is number %d in every example: mix their order", path, number)
         elif places[0] == 1 and len(training) >= FEW_EXAMPLES:
             logger.warning(
-                "%s: the first choice is never right: if choices are counted from 1, give data.columns.first_choice=1",
+                "%s: the first choice is never right: if choices are counted from 1, give %s",
                 path,
+                naming("first_choice", example="1"),
             )
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> ChoiceModule:

@@ -11,7 +11,7 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.io.json_files import shown
 from unmask.io.rows import Row, find_field
-from unmask.tasks.rows import checked_text, choose_layout
+from unmask.tasks.rows import checked_text, choose_layout, naming
 from unmask.tasks.settings import ColumnSettings
 
 Answer = tuple[int, int]
@@ -77,8 +77,9 @@ def choose_columns(layouts: Sequence[QaColumns], row: Row) -> QaColumns:
     Raises:
         InputError: none fits; names the missing columns and those there are.
     """
-    advice = "data.columns.question=... and data.columns.context=..."
-    return choose_layout(layouts, row, lambda columns: (columns.question, columns.context), advice)
+    return choose_layout(
+        layouts, row, lambda columns: (columns.question, columns.context), naming("question", "context")
+    )
 
 
 def read_question(row: Row, columns: QaColumns) -> QaExample:

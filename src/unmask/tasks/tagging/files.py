@@ -168,9 +168,7 @@ def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[
             chosen[argument] = numbers[0]
         elif len(names) == 1 and names[0] not in getattr(USUAL_COLUMNS, key):  # the user's, for this file
             expected = f"the number of one, from 1, or one of {', '.join(known)}" if known else "a number, from 1"
-            raise InputError(
-                f"{path}: data.columns.{key} is {names[0]!r}, and no column has that name: expected {expected}"
-            )
+            raise InputError(f"{path}: columns.{key} is {names[0]!r}, and no column has that name: expected {expected}")
     return chosen
 
 

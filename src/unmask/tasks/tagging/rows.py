@@ -16,7 +16,7 @@ from unmask.errors import ColumnError, InputError
 from unmask.io.encodings import normalized
 from unmask.io.json_files import shown
 from unmask.io.rows import Row, cut_short, similar_columns
-from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column
+from unmask.tasks.rows import checked_text, list_in_cell, missing_column, naming, same_column
 from unmask.tasks.tagging.conll import SentenceRow
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
 
@@ -125,7 +125,7 @@ def read_example(
             f"{row.source}: no column {columns.tokens[0]!r} (a list of words) and none {columns.text[0]!r}: there is "
             f"{', '.join(cut_short(row.fields)) or 'nothing'}."
             f"{similar_columns((*columns.tokens, *columns.text), row.fields)}",
-            "Name it with data.columns.text=... or, for lists of words, data.columns.tokens=...",
+            f"Name it with {naming('text')} or, for lists of words, {naming('tokens')}",
         )
     tags_name = _first(row, columns.tags)
     if labelled and tags_name is not None and tags_name == (tokens_name or text_name):

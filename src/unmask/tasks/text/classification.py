@@ -23,6 +23,7 @@ from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
+from unmask.tasks.rows import naming
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.class_names import naming_classes
@@ -62,7 +63,7 @@ def open_task(
     files, labels = data_set.files.with_columns(columns, lenient), tuple(settings.labels or data_set.labels)
     if files.columns.labels is not None and not settings.multi_label:
         raise SettingsError(
-            "data.columns.labels names one column a label, so that a text may have many: give task.multi_label=true too"
+            "columns.labels names one column a label, so that a text may have many: give task.multi_label=true too"
         )
     if settings.multi_label:
         return MultiLabelClassification(settings, files, labels)
@@ -126,7 +127,7 @@ class Classification(TextTask[str]):
                 f"{path}: {len(found):,} different labels in {num_examples:,} examples, such as "
                 f"{', '.join(repr(label[:40]) for label in sorted(found)[:3])}: the column "
                 f"{self.columns.label!r} looks like ids, texts or measured values; name the right one with "
-                "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
+                f"{naming('label')}, take task.name=regression for values, or list the labels in task.labels"
             )
         labels = sorted_and_checked(found)
         if {"-1", "0", "1"}.issubset(labels):

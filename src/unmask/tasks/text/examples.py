@@ -13,7 +13,7 @@ from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, window_bounds
-from unmask.tasks.rows import checked_text, choose_layout, same_column
+from unmask.tasks.rows import checked_text, choose_layout, naming, same_column
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import assemble
@@ -174,8 +174,8 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
         InputError: none fits; names the missing columns and those there are.
     """
     labelled = [columns for columns in layouts if all(name in row for name in (*columns.texts, *columns.targets))]
-    names = "text=..." if len(layouts[0].texts) == 1 else "text_a=... and data.columns.text_b=..."
-    return choose_layout([*labelled, *layouts], row, lambda columns: columns.texts, f"data.columns.{names}")
+    names = ("text",) if len(layouts[0].texts) == 1 else ("text_a", "text_b")
+    return choose_layout([*labelled, *layouts], row, lambda columns: columns.texts, naming(*names))
 
 
 def _example(row: Row, columns: ColumnSettings, label: LabelT | None) -> TextExample[LabelT]:
@@ -266,6 +266,6 @@ def _swapped(example: TextExample[Any]) -> tuple[str, str]:
     if example.text_b is None:
         raise InputError(
             f"{example.source}: one text, and task.two_orders reads pairs in both orders: name the columns of two with "
-            "data.columns.text_a and text_b, or leave out task.two_orders"
+            f"{naming('text_a', 'text_b')}, or leave out task.two_orders"
         )
     return example.text_b, example.text_a

@@ -22,6 +22,7 @@ from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
+from unmask.tasks.rows import naming
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.text.calibration import sureness
 from unmask.tasks.text.class_names import naming_classes
@@ -82,7 +83,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 if len(found) > _MOST_LABELS:
                     raise InputError(
                         f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
-                        f"data.columns.label=... (it is {fitted.columns.label!r}), and what separates them with "
+                        f"{naming('label')}; it is {fitted.columns.label!r}. Name what separates them with "
                         f"task.label_separator (it is {self.settings.label_separator!r})"
                     )
         if len(found) < 2:

@@ -16,6 +16,7 @@ from unmask.io.rows import Row
 from unmask.models.family import HeadKind
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import naming
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
 from unmask.tokenization.opening import Tokenizer
@@ -88,8 +89,7 @@ class TextTask(Task[TextExample[LabelT]], Generic[LabelT]):
         if counts.empty == len(examples):
             raise InputError(
                 f"{path}: no example has any text in {' or '.join(map(repr, self.columns.texts))}: there is "
-                "nothing to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and "
-                "text_b"
+                f"nothing to learn; name the column of the texts with {naming('text')}, or of pairs text_a and text_b"
             )
 
     def remembered(self) -> dict[str, Any]:

@@ -50,12 +50,13 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "several faults": ("classification", "t.tsv", "text\tlabel\na\t\nb\tx\nc\ty\nd\t\n",
      "t.tsv:2: the column 'label' is empty: fill it in, or take the row out"),
     "no column of labels": ("classification", "t.tsv", "text\tstars\na\t1\n",
-     "t.tsv:2: no column 'label' for the label: there is text, stars. Name it with data.columns.label=..."),
+     "t.tsv:2: no column 'label' for the label: there is text, stars. Name it with --column label=NAME (in "
+     "a recipe data.columns.label)"),
     "one class": ("classification", "t.tsv", TSV + "b\ty\n",
      "t.tsv: every example has the label 'y': there is nothing to learn; give examples of at least two labels"),
     "a column without any text": ("classification", "t.tsv", "text\tlabel\n\ty\n \tn\n",
      "t.tsv: no example has any text in 'text': there is nothing to learn; name the column of the texts with "
-     "data.columns.text=..."),
+     "--column text=NAME (in a recipe data.columns.text)"),
     "an empty file": ("classification", "t.tsv", "", "t.tsv: there is not a single row in it: expected examples"),
     "another encoding": ("classification", "t.tsv", TSV.encode("utf-16"),
      "t.tsv:1: not UTF-8 at byte 0 of the text (0xff)"),

@@ -23,7 +23,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "labels of a question": ("qa", ["task.labels=[a, b]"],
      "finetune/qa: task: labels is for classification and tagging"),
     "a column that is not there": ("classification", ["data.columns.text=review"],
-     "t.jsonl:1: no column 'review': there is text, label. Name yours with data.columns"),
+     "t.jsonl:1: no column 'review': there is text, label. Name yours with --column text=NAME "),
     "a mistyped column": ("classification", ["data.columns.lable=stars"],
      "finetune/classification: unknown key data.columns.lable; did you mean data.columns.label?"),
     "half a pair": ("classification", ["data.columns.text_a=text"],
@@ -41,26 +41,29 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "dev of other labels": ("classification", ["data.dev=dev.tsv"],
      "dev.tsv:2: the label 'odd' is none of the known ones (n, y)"),
     "a text as its label": ("classification", ["data.columns.label=text"],
-     "t.jsonl:1: data.columns.text and data.columns.label are both column 'text', so the texts would be their own "
+     "t.jsonl:1: columns.text and columns.label are both column 'text', so the texts would be their own "
      "labels: name another column for one of them"),
     "words as their tags": ("tagging", ["data.train=t.conll", "data.columns.tags=1"],
-     "t.conll: data.columns.tokens and data.columns.tags are both column 1, so the words would be their own tags: "),
+     "t.conll: columns.tokens and columns.tags are both column 1, so the words would be their own tags: "),
     "tags as their words": ("tagging", ["data.train=t.conll", "data.columns.tokens=2"],
-     "t.conll: data.columns.tokens and data.columns.tags are both column 2"),
+     "t.conll: columns.tokens and columns.tags are both column 2"),
     "forms as their tags": ("tagging", ["data.train=t.conllu", "data.columns.tags=form"],
-     "t.conllu: data.columns.tokens and data.columns.tags are both column 2"),
+     "t.conllu: columns.tokens and columns.tags are both column 2"),
     "a list as its tags": ("tagging", ["data.columns.tags=tokens"],
-     "t.jsonl:1: data.columns.tokens and data.columns.tags are both column 'tokens'"),
+     "t.jsonl:1: columns.tokens and columns.tags are both column 'tokens'"),
     "dev of one column": ("tagging", ["data.dev=t.conll", "data.dev_columns.tags=1"],
-     "t.conll: data.dev_columns.tokens and data.dev_columns.tags are both column 1"),
+     "t.conll: columns.tokens and columns.tags are both column 1"),
     "dev of other columns": ("classification", ["data.dev=other.tsv"],
-     "other.tsv:2: no column 'text': there is review, label. Name yours with data.dev_columns.text=..."),
+     "other.tsv:2: no column 'text': there is review, label. Name yours with --column text=NAME (in a recipe "
+     "data.columns.text)"),
     "test of a column that is not there": ("classification", ["data.test=t.jsonl", "data.test_columns.text=review"],
-     "t.jsonl:1: no column 'review': there is text, label. Name yours with data.test_columns.text="),
+     "t.jsonl:1: no column 'review': there is text, label. Name yours with --column text=NAME (in a recipe "
+     "data.columns.text)"),
     "dev of other choices": ("choice", ["data.dev=other.csv"],
      "other.csv:2: no column 'choices': expected context and choices; there is context, choice0, choice1, label. Name "
-     "yours with data.dev_columns.context=... and data.dev_columns.choices=..., the column of a list, or where each "
-     "choice has a column of its own data.dev_columns.choices=[choice_a,choice_b]"),
+     "yours with --column context=NAME and --column choices=NAME (in a recipe data.columns.context and "
+     "data.columns.choices), where choices is the column of a list, or, where each choice has a column of its own, "
+     "[choice_a,choice_b]"),
     "dev that is not there": ("classification", ["data.dev=gone.tsv"], "gone.tsv: cannot be read: No such file"),
     "no model": ("classification", ["init_from=gone"],
      "gone: no such directory: expected a model's, or that of the run"),

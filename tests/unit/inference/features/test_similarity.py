@@ -206,7 +206,7 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         compare(tiny_model, [], table, single)
     asked, among = write(tmp_path / "q.csv", "query\na man\n"), write(tmp_path / "c.csv", "passage\na dog\n")
     one_name = (
-        r"Name it with --column text=\.\.\., one name for --query and --corpus; or give texts, one a line, in \.txt"
+        r"Name it with --column text=NAME, one name for --query and --corpus; or give texts, one a line, in \.txt"
     )
     for columns, told in (({}, r"q\.csv:2: no column 'tokens'"), ({"text": "query"}, r"c\.csv:2: no column 'query'")):
         with pytest.raises(InputError, match=rf"{told}.* {one_name}$"):

@@ -308,7 +308,7 @@ def test_the_columns_of_words_and_tags_are_chosen_by_number_or_name(tmp_path: Pa
     assert found("a.conllu", conllu) == [(["dogs"], ["NOUN"])]
     assert found("a.conllu", conllu, "lemma", "XPOS") == found("a.conllu", conllu, "3", "5") == [(["dog"], ["NNS"])]
     assert found("a.tsv", "tokens\ttags\na b\tO O\n") == [("a b", "O O")]
-    with pytest.raises(InputError, match=r"a\.conll: data\.columns\.tags is 'pos', .*expected a number, from 1"):
+    with pytest.raises(InputError, match=r"a\.conll: columns\.tags is 'pos', .*expected a number, from 1"):
         found("a.conll", conll, tags="pos")
     with pytest.raises(InputError, match=r"a\.conll:1: .* has 4 columns: expected at least 7"):
         found("a.conll", conll, tags="7")

@@ -137,7 +137,7 @@ def test_labels_that_look_like_ids_are_refused_and_many_honest_ones_are_not(
     path = tmp_path / "a.jsonl"
     told = (
         r"a\.jsonl: 1,000 different labels in 1,000 examples, such as 'id-0', 'id-1', 'id-10': the column 'label' "
-        r"looks like ids, texts or measured values; name the right one with data\.columns\.label"
+        r"looks like ids, texts or measured values; name the right one with --column label=NAME"
     )
     with pytest.raises(InputError, match=told):
         opened().fit_to(write(path, *(f"id-{number}" for number in range(1000))))
