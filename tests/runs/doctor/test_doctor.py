@@ -175,7 +175,7 @@ def test_a_model_too_large_is_told_and_not_tried(tiny_recipe: Path, monkeypatch:
         raise AssertionError("the probe was started")
 
     monkeypatch.setattr("unmask.doctor.recipe.examination.measure_speed", tried)
-    monkeypatch.setattr("unmask.doctor.recipe.examination.measure_kept_bytes", tried)
+    monkeypatch.setattr("unmask.doctor.recipe.needs.measure_saved_bytes", tried)
     # 1.3 billion parameters: 21 GB of weights, gradients and moments
     sizes = ["model.hidden_size=2048", "model.num_hidden_layers=24", "model.num_attention_heads=16"]
     found = diagnose(tiny_recipe, sizes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from unmask.config import changed_keys
 from unmask.doctor.findings import FigureTable, Finding, Level
 from unmask.doctor.recipe.estimates import MemoryEstimate
+from unmask.doctor.recipe.needs import Needs
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.pretraining.steps import STATIC_COPIES
@@ -46,23 +47,18 @@ def steps_of(
     return None if of_step is None else amount / of_step
 
 
-def make_plan(
-    settings: PretrainRecipe,
-    sizes: EncoderSettings,
-    num_parameters: int,
-    tokens_per_step: float,
-    epochs_per_step: float | None,
-    step_s: float | None,
-) -> PretrainingPlan:
+def make_plan(needs: Needs, step_s: float | None) -> PretrainingPlan:
     """Works out the whole budget from the one that the recipe gives; see `steps_of`."""
-    steps = steps_of(settings.train, tokens_per_step, epochs_per_step, step_s)
+    material, train = needs.material, needs.material.settings.train
+    tokens_per_step, epochs_per_step = material.tokens_per_step, material.epochs_per_step
+    steps = steps_of(train, tokens_per_step, epochs_per_step, step_s)
     return PretrainingPlan(
-        sizes,
-        num_parameters,
+        material.sizes,
+        needs.num_parameters,
         tokens_per_step,
         steps,
         tokens=None if steps is None else steps * tokens_per_step,
-        epochs=settings.train.epochs if steps is None or epochs_per_step is None else steps * epochs_per_step,
+        epochs=train.epochs if steps is None or epochs_per_step is None else steps * epochs_per_step,
         seconds=None if steps is None or step_s is None else steps * step_s,
     )
 

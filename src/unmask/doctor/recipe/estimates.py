@@ -1,13 +1,9 @@
-"""What a recipe will take, worked out before it runs: parameters, memory, disk.
-
-Memory is that of our own implementation: packed tokens, vocabulary logits only at the targets, the last block's
-feed-forward only at the places that a head reads.
-"""
+"""What a module takes, worked out before it is trained: parameters, moments, what a pass keeps, checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.kernels.decoder_loss import logits_at_once
 from unmask.models.settings import EncoderSettings
 from unmask.models.trained import TrainedModule
 from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
-from unmask.objectives.directions import next_counts
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
@@ -43,13 +37,12 @@ def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> ObjectiveMo
         return fresh_module(objective, sizes)
 
 
-def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[str, int]:
-    """The number of parameters of the module that a recipe trains, by part: `embeddings`, `blocks`, a further model by
-    its folder in the model directory, `heads`. Parts that it lacks are left out.
+def count_parameters(module: ObjectiveModule) -> dict[str, int]:
+    """The number of parameters of a module by part: `embeddings`, `blocks`, a further model by its folder in the model
+    directory, `heads`. Parts that it lacks are left out.
 
     Parameters that several parts share, such as decoder and word embeddings, are counted once.
     """
-    module = bare_module(settings, sizes)
     further = {
         id(parameter): folder
         for folder, kept in module.saved().items()
@@ -107,62 +100,6 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         return self.fixed + self.per_batch
-
-
-def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> MemoryEstimate:
-    """The memory that is known without a micro-batch."""
-    weights = FLOAT32 * num_parameters
-    casts = 0 if compute.dtype == torch.float32 else weights // 2
-    return MemoryEstimate(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
-
-
-def measure_kept_bytes(
-    sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute, recompute: bool
-) -> int:
-    """Bytes that a forward pass over a batch keeps for the backward pass.
-
-    They depend on the kernels that a machine uses: they are measured with two and with three blocks of the recipe's own
-    width, and are linear in blocks, as in tokens (`scale_memory`).
-
-    Args:
-        batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
-        recompute: whether a block keeps its input alone, and what it computes again is there one block at a time.
-    """
-
-    def saved(num_blocks: int, recompute: bool) -> int:
-        return measure_saved_bytes(sizes, num_blocks, batch, objective, compute, recompute)
-
-    shallow = min(2, sizes.num_hidden_layers)
-    kept = saved(shallow, recompute)
-    if sizes.num_hidden_layers > shallow:
-        kept += (sizes.num_hidden_layers - shallow) * (saved(shallow + 1, recompute) - kept)
-    return kept + saved(2, False) - saved(1, False) if recompute else kept
-
-
-def scale_memory(
-    fixed: MemoryEstimate,
-    sizes: EncoderSettings,
-    batch: Batch,
-    objective: Objective,
-    tokens: float,
-    device: torch.device,
-    kept: int,
-) -> MemoryEstimate:
-    """Memory for a micro-batch of `tokens` tokens on `device`, of which `batch` keeps `kept` bytes."""
-    times = tokens / batch.num_tokens
-    item = 2 if fixed.casts else FLOAT32
-    counts = objective.counts(batch)
-    in_slices = set(objective.vocabulary_terms if objective.predicts_next else next_counts(batch))
-
-    def size_of(terms: Collection[str]) -> int:
-        return round(sum(counts[term] for term in terms) * times * sizes.vocab_size * item)
-
-    logits = size_of(set(objective.vocabulary_terms) - in_slices)
-    if in_slices:  # decoded piece by piece before the backward pass, beside the gradient of the word embeddings
-        width = sizes.embedding_size or sizes.hidden_size
-        logits = max(logits, min(size_of(in_slices), FLOAT32 * logits_at_once(device)))
-        logits += FLOAT32 * sizes.vocab_size * width
-    return replace(fixed, activations=round(kept * times), logits=logits)
 
 
 def measure_saved_bytes(
@@ -231,16 +168,6 @@ def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:
     )
 
 
-def checkpoint_bytes(num_parameters: int, num_moments: int) -> int:
-    """A checkpoint's size: the weights and what the optimizer keeps; see `count_moments`."""
-    return FLOAT32 * (num_parameters + num_moments)
-
-
 def kept_checkpoints(train: TrainSettings, steps: float | None) -> int:
     """How many checkpoints a run keeps at most; without those of `keep_every` where its steps are not known."""
     return train.keep_last + (int(steps // train.keep_every) if steps is not None and train.keep_every else 0)
-
-
-def run_bytes(num_parameters: int, num_moments: int, kept: int) -> int:
-    """The disk that a run takes at its peak: the checkpoints kept, the next one being written, and the model."""
-    return (kept + 1) * checkpoint_bytes(num_parameters, num_moments) + FLOAT32 * num_parameters

@@ -22,25 +22,14 @@ from unmask.doctor.recipe.checks import (
     memory_table,
     plan_table,
 )
-from unmask.doctor.recipe.estimates import (
-    bare_module,
-    checkpoint_bytes,
-    count_moments,
-    count_parameters,
-    fixed_memory,
-    kept_checkpoints,
-    measure_kept_bytes,
-    run_bytes,
-    scale_memory,
-)
+from unmask.doctor.recipe.estimates import kept_checkpoints
 from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
+from unmask.doctor.recipe.needs import Needs
 from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, SpeedProbe, measure_speed
-from unmask.doctor.samples import FirstStep, decode_samples, describe_step
+from unmask.doctor.samples import decode_samples, describe_step
 from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.heads.heads import MaskedLMHead
-from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import ObjectiveModule
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
@@ -77,51 +66,40 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float) -> Di
 
 
 def _examine(name: str, material: Material, findings: list[Finding], compute: Compute, probe_s: float) -> Diagnosis:
-    settings, sizes, tokens_per_step = material.settings, material.sizes, material.tokens_per_step
-    parameters = count_parameters(settings, sizes)
-    num_parameters = sum(parameters.values())
-    length, batch = material.length, material.usual_batch
-    module = bare_module(settings, sizes)
-    num_moments = count_moments(module, settings.optimizer, settings.train)
-    flops = material.objective.operations(sizes, batch, length)
-
+    settings, tokens_per_step = material.settings, material.tokens_per_step
+    needs = Needs(material, compute)
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
     available = available_memory(compute)
-    memory = fixed_memory(num_parameters, num_moments, compute)
-    probe = None
+    memory, probe = needs.fixed, None
     if memory.fixed <= available:
-        objective = material.objective
-        kept = measure_kept_bytes(sizes, batch, objective, compute, settings.train.recompute)
-        memory = scale_memory(memory, sizes, batch, objective, micro_batch * length, compute.device, kept)
+        kept = needs.measure_kept(material.usual_batch)
+        memory = needs.memory(micro_batch, kept)
         if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
             micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
-            memory = scale_memory(memory, sizes, batch, objective, micro_batch * length, compute.device, kept)
+            memory = needs.memory(micro_batch, kept)
         fitting = int((MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and fitting > 0:
             probe = measure_speed(material, compute, probe_s, most_sequences=min(micro_batch, fitting))
-    step_s = None if probe is None else probe.seconds_for(tokens_per_step)
-    epochs_per_step = None if material.text is None else material.text.epochs
-    plan = make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
-    num_kept = kept_checkpoints(settings.train, plan.steps)
-    needed = run_bytes(num_parameters, num_moments, num_kept)
+    plan = make_plan(needs, None if probe is None else probe.seconds_for(tokens_per_step))
+    flops, disk = needs.flops, needs.disk(plan.steps)
     findings = [
         *findings,
         check_memory(memory, available, micro_batch),
         *check_settings(settings, plan),
-        check_disk(needed, shutil.disk_usage(".").free),
+        check_disk(disk, shutil.disk_usage(".").free),
     ]
-    tables = [parameters_table(parameters, sizes, module), plan_table(plan, settings, flops)]
+    tables = [parameters_table(needs), plan_table(plan, settings, flops)]
     if probe is not None:
         findings.append(_check_probe(probe))
         tables.append(probe_table(probe, tokens_per_step, flops, compute))
-    tables += [memory_table(memory, micro_batch), disk_table(num_parameters, num_moments, num_kept, material.text)]
+    tables += [memory_table(memory, micro_batch), disk_table(needs, plan.steps)]
     operations = None if plan.tokens is None else flops * plan.tokens
     figures: dict[str, object] = {
-        "parameters": {**parameters, "total": num_parameters},
+        "parameters": {**needs.parameters, "total": needs.num_parameters},
         "memory_bytes": {**vars(memory), "total": memory.total, "available": available},
         "flops_per_token": flops,
         "flops": operations,
-        "disk_bytes": needed,
+        "disk_bytes": disk,
         "tokens_per_step": tokens_per_step,
         "steps": plan.steps,
         "tokens": plan.tokens,
@@ -138,12 +116,12 @@ def _examine(name: str, material: Material, findings: list[Finding], compute: Co
         figures |= {"floors": floors.figures(), "store": store.figures()}
     tables.append(differences_table(settings))
     headline = (
-        ("Parameters", human_count(num_parameters)),
+        ("Parameters", human_count(needs.num_parameters)),
         ("Tokens", "unknown" if plan.tokens is None else human_count(plan.tokens)),
         ("Time on this machine", "unknown" if plan.seconds is None else human_duration(plan.seconds)),
         ("Memory", human_bytes(memory.total)),
         ("Operations", "unknown" if operations is None else f"{operations:.2g} FLOP"),
-        ("Disk", human_bytes(needed)),
+        ("Disk", human_bytes(disk)),
     )
     return Diagnosis("recipe", name, tuple(findings), headline, tuple(tables), samples=samples, figures=figures)
 
@@ -189,9 +167,9 @@ def available_memory(compute: Compute) -> int:
 # ---- Tables
 
 
-def parameters_table(parameters: dict[str, int], sizes: EncoderSettings, module: ObjectiveModule) -> FigureTable:
-    total = sum(parameters.values())
-    head = module.saved()[""].heads.get("masked_lm_head")
+def parameters_table(needs: Needs) -> FigureTable:
+    sizes, total = needs.material.sizes, needs.num_parameters
+    head = needs.module.saved()[""].heads.get("masked_lm_head")
     is_tied = isinstance(head, MaskedLMHead) and head.weight is None
     width, heads, inner = f"{sizes.hidden_size:,}", sizes.num_attention_heads, f"{sizes.intermediate_size:,}"
     about = {
@@ -203,7 +181,8 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings, module:
     if sizes.family.is_recurrent:
         about["blocks"] = f"{sizes.num_hidden_layers} LSTM of {inner} units"
     rows = [
-        (part, f"{count:,}", f"{count / total:.1%}", about.get(part, further)) for part, count in parameters.items()
+        (part, f"{count:,}", f"{count / total:.1%}", about.get(part, further))
+        for part, count in needs.parameters.items()
     ]
     return FigureTable(
         "Parameters",
@@ -212,12 +191,12 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings, module:
     )
 
 
-def disk_table(num_parameters: int, num_moments: int, kept: int, text: FirstStep | None) -> FigureTable:
+def disk_table(needs: Needs, steps: float | None) -> FigureTable:
     """What takes disk space: the existing store, checkpoints, the model."""
-    one = human_bytes(checkpoint_bytes(num_parameters, num_moments))
+    kept, text = kept_checkpoints(needs.material.settings.train, steps), needs.material.text
     rows = [
-        ("checkpoints", f"{kept:,} kept and one being written, {one} each"),
-        ("run in all", human_bytes(run_bytes(num_parameters, num_moments, kept))),
+        ("checkpoints", f"{kept:,} kept and one being written, {human_bytes(needs.checkpoint_bytes)} each"),
+        ("run in all", human_bytes(needs.disk(steps))),
     ]
     if text is None:
         note = "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."

@@ -169,6 +169,11 @@ class Material:
         return self.settings.train.batch_size * expected_length(self.settings)
 
     @property
+    def epochs_per_step(self) -> float | None:
+        """The share of the text that a step shows; None: there is no text."""
+        return None if self.text is None else self.text.epochs
+
+    @property
     def length(self) -> float:
         """The mean tokens of a sequence."""
         return self.tokens_per_step / self.settings.train.batch_size

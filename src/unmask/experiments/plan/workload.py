@@ -16,19 +16,9 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding
 from unmask.doctor.recipe.checks import steps_of
-from unmask.doctor.recipe.estimates import (
-    FLOAT32,
-    MEASURED_TOKENS,
-    bare_module,
-    count_moments,
-    count_parameters,
-    fixed_memory,
-    kept_checkpoints,
-    measure_kept_bytes,
-    run_bytes,
-    scale_memory,
-)
+from unmask.doctor.recipe.estimates import FLOAT32, MEASURED_TOKENS
 from unmask.doctor.recipe.material import Material, each_phase, load_recipe, open_text
+from unmask.doctor.recipe.needs import Kept, Needs
 from unmask.doctor.recipe.synthetic_batches import random_batches
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, SettingsError
@@ -97,31 +87,27 @@ def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute
         begins = (0.0, *(phase.until for phase in phases))
         shares = [phase.until - begin for phase, begin in zip(phases, begins, strict=False)]
         is_cpu = compute.device.type == "cpu"
-        kept: dict[tuple[str, int], _Kept] = {}  # a GPU keeps as much of a token whatever the length: measured once
+        kept: dict[tuple[str, int], Kept] = {}  # a GPU keeps as much of a token whatever the length: measured once
         opened = []
         for material, share in zip(materials, shares, strict=True):
             about = material.settings
             kind = repr(about.objective), about.packing.max_length if is_cpu else _SHORT
             if kind not in kept:
                 kept[kind] = _measure_kept(material, compute, is_cpu)
-            opened.append(_open_phase(material, share, compute, kept[kind]))
-    sizes = materials[0].sizes
-    module = bare_module(settings, sizes)
-    counts = count_parameters(settings, sizes)
-    num_parameters, num_moments = sum(counts.values()), count_moments(module, settings.optimizer, settings.train)
+            opened.append(_open_phase(Needs(material, compute), share, kept[kind]))
+    needs = Needs(materials[0], compute)
     steps = [steps_of(settings.train, phase.tokens, phase.epochs, None) for phase in opened]
     known = [each * phase.share for each, phase in zip(steps, opened, strict=True) if each is not None]
-    num_kept = kept_checkpoints(settings.train, sum(known))
     workload = Workload(
         name=name,
         precision="fp32" if compute.dtype == torch.float32 else "bf16",
         train=settings.train,
-        num_parameters=num_parameters,
-        embeddings=counts["embeddings"],
+        num_parameters=needs.num_parameters,
+        embeddings=needs.parameters["embeddings"],
         # The norm reads the gradients; the update reads them, and reads and writes weights and moments.
-        update_bytes=FLOAT32 * (4 * num_parameters + 2 * num_moments),
-        matrices=muon_matrices(module, settings.optimizer, FLOAT32 if compute.dtype == torch.float32 else 2),
-        disk_bytes=disk + run_bytes(num_parameters, num_moments, num_kept),
+        update_bytes=FLOAT32 * (4 * needs.num_parameters + 2 * needs.num_moments),
+        matrices=muon_matrices(needs.module, settings.optimizer, FLOAT32 if compute.dtype == torch.float32 else 2),
+        disk_bytes=disk + needs.disk(sum(known)),
         phases=tuple(opened),
     )
     return Opened(workload, materials, notes)
@@ -131,40 +117,25 @@ def _text_of(start: Start, text: FirstStep | Finding) -> FirstStep | None:
     return None if isinstance(text, Finding) else first_step(start, text.store, text.tokenizer)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """What a forward pass over `batch` keeps for the backward pass, in bytes."""
-
-    batch: Batch
-    size: int
-
-
-def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> _Kept:
-    batch = material.usual_batch if is_cpu else _short_batch(material)
+def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> Kept:
     processor = Compute(torch.device("cpu"), compute.dtype, "measures what is kept")
     # oneDNN's products keep copies, which those of a GPU do not.
     with torch.backends.mkldnn.flags(enabled=is_cpu, allow_tf32=None, fp32_precision=None):
-        recompute = material.settings.train.recompute
-        return _Kept(batch, measure_kept_bytes(material.sizes, batch, material.objective, processor, recompute))
+        return Needs(material, processor).measure_kept(material.usual_batch if is_cpu else _short_batch(material))
 
 
-def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept) -> Phase:
-    settings, sizes, objective = material.settings, material.sizes, material.objective
-    train, length = settings.train, material.length
-    module = bare_module(settings, sizes)
-    fixed = fixed_memory(module.num_parameters, count_moments(module, settings.optimizer, settings.train), compute)
-    is_auto = train.micro_batch_size == "auto" and compute.device.type != "cpu"
+def _open_phase(needs: Needs, share: float, kept: Kept) -> Phase:
+    material, train = needs.material, needs.material.settings.train
+    is_auto = train.micro_batch_size == "auto" and needs.compute.device.type != "cpu"
     return Phase(
         share,
-        max_length=settings.packing.max_length,
+        max_length=material.settings.packing.max_length,
         batch_size=train.batch_size,
         micro_batch_size=None if is_auto else train.micro_batch_of(train.batch_size),
-        length=length,
-        operations=objective.operations(sizes, material.usual_batch, length) * (_RECOMPUTED if train.recompute else 1),
-        epochs=None if material.text is None else material.text.epochs,
-        memory=lambda sequences: scale_memory(
-            fixed, sizes, kept.batch, objective, sequences * length, compute.device, kept.size
-        ),
+        length=material.length,
+        operations=needs.flops * (_RECOMPUTED if train.recompute else 1),
+        epochs=material.epochs_per_step,
+        memory=lambda sequences: needs.memory(sequences, kept),
     )
 
 

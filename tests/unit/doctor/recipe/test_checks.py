@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,11 +18,16 @@ from unmask.doctor.recipe.checks import (
     memory_table,
     plan_table,
 )
-from unmask.doctor.recipe.estimates import MemoryEstimate, count_parameters
-from unmask.doctor.recipe.material import largest_phase
+from unmask.doctor.recipe.estimates import MemoryEstimate, any_vocabulary
+from unmask.doctor.recipe.material import Material, largest_phase
+from unmask.doctor.recipe.needs import Needs
+from unmask.doctor.samples import FirstStep
 from unmask.models.settings import EncoderSettings
+from unmask.objectives.table import new_objective
+from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
+from unmask.training.device import choose_compute
 
 FOLDER = Path(__file__).parents[4] / "recipes" / "pretrain"
 OTHERS = ("elmo", "continued", "afternoon_deeper")
@@ -38,9 +45,10 @@ def recipe(name: str, *overrides: str) -> PretrainRecipe:
 def plan_of(settings: PretrainRecipe, epochs_per_step: Number = None, step_s: Number = 1.0) -> PretrainingPlan:
     sizes = settings.model.resolve(30522)
     assert isinstance(sizes, EncoderSettings)
-    tokens_per_step = settings.train.batch_size * settings.packing.max_length * 0.95
-    num_parameters = sum(count_parameters(settings, sizes).values())
-    return make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
+    objective = new_objective(settings.objective, any_vocabulary(30522))
+    num_tokens = settings.train.batch_size * settings.packing.max_length * 0.95
+    text = cast("FirstStep", SimpleNamespace(num_tokens=num_tokens, epochs=epochs_per_step))
+    return make_plan(Needs(Material(open_start(settings), objective, sizes, text), choose_compute("cpu")), step_s)
 
 
 def levels_of(name: str, *overrides: str, epochs_per_step: Number = None) -> dict[str, str]:

@@ -16,17 +16,14 @@ from unmask.doctor.recipe.estimates import (
     MemoryEstimate,
     any_vocabulary,
     bare_module,
-    checkpoint_bytes,
     count_moments,
     count_parameters,
-    fixed_memory,
     kept_checkpoints,
-    measure_kept_bytes,
     measure_saved_bytes,
-    run_bytes,
-    scale_memory,
 )
 from unmask.doctor.recipe.examination import parameters_table
+from unmask.doctor.recipe.material import Material
+from unmask.doctor.recipe.needs import Needs
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import new_encoder
@@ -38,16 +35,16 @@ from unmask.objectives.directions import NEXT_POSITIONS
 from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import new_objective
+from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.averaging import WeightAverage
-from unmask.training.device import choose_compute
+from unmask.training.device import Compute, choose_compute
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 
 CPU = choose_compute("cpu", "fp32")
-FIXED = fixed_memory(1000, 2000, CPU)
 
 RECIPES: dict[str, dict[str, Any]] = {
     "bert": {"packing": {"format": "segment_pair"}},
@@ -93,8 +90,15 @@ def module_of(name: str, **changed: Any) -> Any:
     return objective.build(new_encoder(sizes_of(name, **changed), pooler=objective.needs_pooler))
 
 
+def needs_of(recipe: PretrainRecipe, sizes: EncoderSettings, compute: Compute = CPU) -> Needs:
+    objective = new_objective(recipe.objective, any_vocabulary(sizes.vocab_size))
+    return Needs(Material(open_start(recipe), objective, sizes, None), compute)
+
+
 def test_bert_base_has_as_many_as_the_published_one() -> None:
-    assert sum(count_parameters(recipe_of("bert"), EncoderSettings()).values()) == 110_106_428  # BertForPreTraining
+    assert (
+        sum(count_parameters(bare_module(recipe_of("bert"), EncoderSettings())).values()) == 110_106_428
+    )  # BertForPreTraining
 
 
 def operations_of(
@@ -119,10 +123,14 @@ def test_what_is_kept_grows_with_the_width_of_the_feed_forward() -> None:
 
 
 def test_fixed_memory_by_hand() -> None:
-    assert fixed_memory(10, 20, CPU) == MemoryEstimate(40, 40, 80, 0, activations=0, logits=0)
-    assert fixed_memory(10, 20, CPU).fixed == 160
-    assert fixed_memory(10, 10, CPU).optimizer == 40
-    assert fixed_memory(10, 20, choose_compute("cpu", "bf16")).casts == 20
+    recipe = recipe_of("bert")
+    needs = needs_of(recipe, sizes_of("bert"))
+    weights, heavy = 4 * needs.num_parameters, recipe.optimizer.model_copy(update={"name": "adagrad"})
+    assert needs.fixed == MemoryEstimate(weights, weights, 2 * weights, 0, activations=0, logits=0)
+    assert needs.fixed.fixed == 4 * weights
+    adagrad = recipe.model_copy(update={"optimizer": heavy})
+    assert needs_of(adagrad, sizes_of("bert")).fixed.optimizer == weights
+    assert needs_of(recipe, sizes_of("bert"), choose_compute("cpu", "bf16")).fixed.casts == weights / 2
 
 
 def test_a_checkpoint_is_as_large_as_told(tmp_path: Path) -> None:
@@ -134,11 +142,11 @@ def test_a_checkpoint_is_as_large_as_told(tmp_path: Path) -> None:
     schedule = Schedule(ScheduleSettings())
     saved = save_checkpoint(tmp_path, module, optimizer, schedule, TrainState(step=1), {}, keep_last=1)
     size = sum((saved / name).stat().st_size for name in (WEIGHTS, OPTIMIZER))
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
-    told = checkpoint_bytes(num_parameters, 2 * num_parameters)
+    needs = needs_of(recipe_of("bert"), sizes_of("bert"))
+    told = needs.checkpoint_bytes
     headers = 200 * 3 * len(list(module.parameters()))  # names, shapes and places: under 200 bytes a tensor
     assert told < size < told + headers
-    assert run_bytes(10, 20, kept=2) == 3 * 120 + 40
+    assert needs.disk(None) == 3 * told + 4 * needs.num_parameters  # two kept, one being written, and the model
 
 
 def test_random_sequences_have_the_shape_of_real_ones() -> None:
@@ -162,7 +170,7 @@ def test_random_sequences_have_the_shape_of_real_ones() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_parameters_of_every_objective(name: str) -> None:
-    counts = count_parameters(recipe_of(name), sizes_of(name))
+    counts = count_parameters(bare_module(recipe_of(name), sizes_of(name)))
     assert sum(counts.values()) == sum(parameter.numel() for parameter in module_of(name).parameters())
     assert ("generator" in counts) == (recipe_of(name).objective.name == "replaced_token")
 
@@ -183,7 +191,7 @@ def test_a_decoder_is_named_where_a_head_of_the_model_has_the_word_embeddings_as
     recipe = PretrainRecipe.model_validate({**recipe.model_dump(exclude_unset=True), "model": model})
     sizes = recipe.model.resolve(100)
     assert isinstance(sizes, EncoderSettings)
-    table = parameters_table(count_parameters(recipe, sizes), sizes, bare_module(recipe, sizes))
+    table = parameters_table(needs_of(recipe, sizes))
     [heads] = [row for row in table.rows if row[0] == "heads"]
     assert ("the decoder is the word embeddings" in heads[-1]) == is_tied
 
@@ -272,17 +280,17 @@ def test_the_optimizer_keeps_as_many_numbers_as_told(optimizer: dict[str, Any], 
     assert told == sum(value.numel() for value in kept)
 
 
-def estimate_memory(
-    sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, recompute: bool = False
-) -> MemoryEstimate:
-    kept = measure_kept_bytes(sizes, batch, objective, CPU, recompute)
-    return scale_memory(FIXED, sizes, batch, objective, tokens, CPU.device, kept)
+def estimate_memory(name: str, batch: Batch, tokens: float, recompute: bool = False, **changed: Any) -> MemoryEstimate:
+    recipe = recipe_of(name)
+    train = recipe.train.model_copy(update={"recompute": recompute})
+    needs = needs_of(recipe.model_copy(update={"train": train}), sizes_of(name, **changed))
+    return needs.memory(tokens / 24, needs.measure_kept(batch))
 
 
 def test_memory_is_linear_in_tokens() -> None:
     objective, batch = made("bert", 16)
     _, more = made("bert", 64)
-    scaled = estimate_memory(sizes_of("bert"), batch, objective, more.num_tokens)
+    scaled = estimate_memory("bert", batch, more.num_tokens)
     # Weights' copies in the kernels' own layout are counted with 16 sequences as with 64, hence not exactly linear.
     direct = measure_saved_bytes(sizes_of("bert"), 4, more, objective, CPU)
     assert scaled.activations == pytest.approx(direct, rel=0.1)
@@ -292,7 +300,7 @@ def test_memory_is_linear_in_tokens() -> None:
 def test_memory_of_every_objective(name: str) -> None:
     objective, batch = made(name, 16)
     direct = measure_saved_bytes(sizes_of(name), 4, batch, objective, CPU)
-    estimate = estimate_memory(sizes_of(name), batch, objective, batch.num_tokens)
+    estimate = estimate_memory(name, batch, batch.num_tokens)
     assert estimate.activations == direct  # each block keeps the same, to the byte
     columns = ("target_positions", "boundary_targets")
     at_once = sum(len(batch.columns.get(column, ())) for column in columns)
@@ -304,26 +312,24 @@ def test_memory_of_every_objective(name: str) -> None:
 
 def test_blocks_that_are_computed_again_keep_their_input() -> None:
     """A block of 16 numbers a token keeps these, in float32; one at a time is there as a whole."""
-    objective, batch = made("bert", 16)
+    _, batch = made("bert", 16)
 
     def kept(num_blocks: int, recompute: bool = True) -> int:
-        sizes = sizes_of("bert").model_copy(update={"num_hidden_layers": num_blocks})
-        return estimate_memory(sizes, batch, objective, batch.num_tokens, recompute).activations
+        return estimate_memory("bert", batch, batch.num_tokens, recompute, layers=num_blocks).activations
 
     assert kept(8) - kept(4) == 4 * batch.num_tokens * 16 * 4
     assert kept(8) < 0.5 * kept(8, recompute=False)
 
 
 def test_a_decoder_never_holds_all_logits() -> None:
-    objective, batch = made("gpt1", 4)
-    estimate = estimate_memory(sizes_of("gpt1"), batch, objective, 10**9)
-    assert estimate.logits == 4 * 2**23 + 120 * 16 * 4
+    _, batch = made("gpt1", 4)
+    assert estimate_memory("gpt1", batch, 10**9).logits == 4 * 2**23 + 120 * 16 * 4
 
 
 def test_beside_masked_words_a_decoder_never_holds_all_logits() -> None:
-    objective, batch = made("half read left to right", 16)
+    _, batch = made("half read left to right", 16)
     assert len(batch.columns[NEXT_POSITIONS]) > 4 * len(batch.columns["target_positions"]) > 0
-    estimate = estimate_memory(sizes_of("half read left to right"), batch, objective, 10**9)
+    estimate = estimate_memory("half read left to right", batch, 10**9)
     masked = len(batch.columns["target_positions"]) * 10**9 / batch.num_tokens
     assert estimate.logits == round(masked * 120 * 4) + 120 * 16 * 4
 
