@@ -37,7 +37,6 @@ _DIRECTIONS_APART_NATS = 0.2
 class MaskedLMSettings(ObjectiveSettings):
     """Masked language modelling (BERT, section 3.1; SpanBERT), with or without a second objective on sentences."""
 
-    learns = "masked LM"
     why_these = "a masked token is predicted from both sides"
     direction = "both"
     needs_mask = True
@@ -261,7 +260,6 @@ class ReplacedTokenSettings(ObjectiveSettings):
     """Replaced-token detection (ELECTRA, section 2): a small generator replaces tokens, the discriminator
     detects which."""
 
-    learns = "the generator"
     why_these = "generator and discriminator share embeddings, which ELECTRA has apart from its layers"
     becomes: ClassVar = {"bert": "electra"}
     direction = "both"

@@ -27,7 +27,6 @@ class ObjectiveSettings(Settings):
     """The settings of any objective, and what the program needs to know of it, with the answers that are usual.
 
     Attributes:
-        learns: what learns a loss over the vocabulary, in words.
         why_these: why it trains no other families of encoders, for people.
         becomes: the family that a model of another one is turned into when pre-training is continued.
         direction: how its encoder must read: `both` ways, `left_to_right`, or either.
@@ -39,7 +38,6 @@ class ObjectiveSettings(Settings):
         main_term: the loss term without whose targets nothing is learnt of words.
     """
 
-    learns: ClassVar[str] = "language modelling"
     why_these: ClassVar[str]
     becomes: ClassVar[Mapping[str, str]] = {}
     direction: ClassVar[Literal["both", "left_to_right", None]] = None

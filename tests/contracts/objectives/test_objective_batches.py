@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.doctor.samples import FirstStep, decode_samples, describe_step
-from unmask.doctor.store.floors import StoreFloors
+from unmask.doctor.store.floors import floors_table
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture
 from unmask.objectives.base import Objective
@@ -54,7 +54,7 @@ def test_it_has_all_that_a_report_asks_for(case: Any) -> None:
     assert len(case.objective.describe_sequences(batch, 2)) == 2
     assert all(what and share for what, share in case.objective.describe_batches([batch]))
     counts = np.ones(case.tokenizer.vocab_size, dtype=np.int64)
-    StoreFloors.of(counts, case.recipe.objective.learns, case.objective).table()  # also with floors of losses alone
+    assert floors_table(case.objective.floors(counts)).rows
     if not case.tokenizer.reads_words:  # of words the doctor shows no samples
         step = FirstStep(TokenStore(Path(case.recipe.store)), case.tokenizer, case.objective, (batch,), epochs=1.0)
         assert len(decode_samples(step)) == min(3, batch.num_sequences)

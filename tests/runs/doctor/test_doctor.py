@@ -71,10 +71,14 @@ def test_a_store(tiny_store: Path, tiny_recipe: Path) -> None:
     special_ids = load_tokenizer(store.tokenizer_directory).special_ids
     no_context = NoContext.of(counts, 0.8, 0.1, mask_id=special_ids[-1], special_ids=special_ids)
     assert (found.kind, figures["documents"], figures["tokens"]) == ("store", 12, store.num_tokens)
-    floors = {"ln_vocab_size": math.log(200), "unigram_entropy": float(-(shares * np.log(shares)).sum())}
-    floors |= {"commonest_share": float(shares.max()), "nsp_chance": math.log(2), "nsp_chance_accuracy": 0.5}
-    floors |= {"no_context": no_context.loss(), "no_context_accuracy": no_context.accuracy()}
-    assert figures["floors"] == pytest.approx(floors)
+    entropy = float(-(shares * np.log(shares)).sum())
+    floors = {
+        "loss/mlm": {"no context": no_context.loss(), "unigram entropy": entropy},
+        "eval/mlm_accuracy": {"no context": no_context.accuracy()},
+        "loss/nsp": {"chance": math.log(2)},
+        "eval/nsp_accuracy": {"chance": 0.5},
+    }
+    assert figures["floors"] == {figure: pytest.approx(each) for figure, each in floors.items()}
     assert "fault" not in levels_of(found.findings).values()
     check_samples(found.samples, store, tiny_recipe, [])
     assert len(found.samples) == 3
@@ -89,7 +93,7 @@ def test_a_store_with_other_settings(tiny_store: Path) -> None:
     assert len(found.samples) == 3
     assert max(len(sample.tokens) for sample in found.samples) <= 24
     assert found.samples[0].sequence_label == ""
-    assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
+    assert "loss/nsp" not in tables(found)["Floors that losses (nats) and accuracies must pass"]
 
 
 def test_a_store_shows_the_first_phase(tiny_store: Path, tiny_recipe: Path) -> None:
@@ -128,7 +132,7 @@ def test_a_recipe_with_its_store(tiny_store: Path, tiny_recipe: Path) -> None:
     assert probe["sequences"] <= 3  # a micro-batch
     assert found.figures["seconds"] == pytest.approx(12 * probe["step_s"])
     assert {"memory", "disk"} <= set(levels_of(found.findings))
-    assert "Floors that a loss must pass (nats)" in tables(found)
+    assert "Floors that losses (nats) and accuracies must pass" in tables(found)
     check_samples(found.samples, store, tiny_recipe, [])
 
 
@@ -263,7 +267,7 @@ def test_left_to_right_samples_hide_nothing(tiny_store: Path) -> None:
         assert all(token.label is None for token in sample.tokens)
     shown = tables(found)["What the first step shows the model"]
     assert "targets shown as [MASK]" not in shown
-    assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
+    assert "loss/nsp" not in tables(found)["Floors that losses (nats) and accuracies must pass"]
 
 
 def test_a_store_that_nothing_can_be_masked_in_is_read_from_left_to_right(tiny_text: Path, tmp_path: Path) -> None:

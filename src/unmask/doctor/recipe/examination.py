@@ -27,9 +27,10 @@ from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, 
 from unmask.doctor.recipe.needs import Needs
 from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, SpeedProbe, measure_speed
 from unmask.doctor.samples import decode_samples, describe_step
-from unmask.doctor.store.floors import StoreFloors
+from unmask.doctor.store.floors import floors_table
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.heads.heads import MaskedLMHead
+from unmask.objectives.floors import by_figure
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
@@ -110,10 +111,10 @@ def _examine(name: str, material: Material, findings: list[Finding], compute: Co
     samples: tuple[Sample, ...] = ()
     if material.text is not None:
         store = material.text.store
-        floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
-        tables += [floors.table(), describe_step(material.text, settings)]
+        floors = material.objective.floors(store.token_counts())
+        tables += [floors_table(floors), describe_step(material.text, settings)]
         samples = decode_samples(material.text)
-        figures |= {"floors": floors.figures(), "store": store.figures()}
+        figures |= {"floors": by_figure(floors), "store": store.figures()}
     tables.append(differences_table(settings))
     headline = (
         ("Parameters", human_count(needs.num_parameters)),

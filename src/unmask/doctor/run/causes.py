@@ -16,7 +16,7 @@ import torch
 
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding
-from unmask.doctor.floors import Row, last_part, mean_of, series
+from unmask.doctor.run.floors import Row, last_part, mean_of, series
 from unmask.doctor.store.checks import check_duplicates
 from unmask.doctor.store.statistics import find_duplicates
 from unmask.errors import CheckpointError, ModelError

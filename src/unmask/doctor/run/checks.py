@@ -16,7 +16,6 @@ from torch.nn.functional import normalize
 
 from unmask.batch import pack
 from unmask.doctor.findings import Finding
-from unmask.doctor.floors import Row, check_floor, last_part, mean_of, recorded_floors, series
 from unmask.doctor.run.causes import (
     Record,
     clipped_norms,
@@ -26,6 +25,7 @@ from unmask.doctor.run.causes import (
     signs_of_divergence,
     too_high,
 )
+from unmask.doctor.run.floors import Row, check_floor, last_part, mean_of, recorded_floors, series
 from unmask.errors import InputError, UserError
 from unmask.info import describe
 from unmask.io.json_files import read_object

@@ -21,10 +21,11 @@ from unmask.doctor.store.checks import (
     longest_table,
     sources_table,
 )
-from unmask.doctor.store.floors import StoreFloors
+from unmask.doctor.store.floors import floors_table
 from unmask.doctor.store.statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.io.progress import Progress, human_count
+from unmask.objectives.floors import by_figure, unigram_entropy
 from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.pretraining.start import open_start
@@ -61,15 +62,14 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> D
     duplicates = find_duplicates(store)
     findings = check_store(store, statistics, duplicates, packing=packing, text_length=text_length, objective=use)
     try:
-        objective = new_objective(use, tokenizer.vocabulary)
+        floors = new_objective(use, tokenizer.vocabulary).floors(statistics.token_counts)
     except SettingsError:  # nor can samples be made, which will say why
-        objective = None
-    floors = StoreFloors.of(statistics.token_counts, use.learns, objective)
+        floors = []
     facts = store.figures()
     tables = [
         facts_table(facts, statistics, tokenizer),
         sources_table(store.manifest),
-        floors.table(),
+        floors_table(floors),
         length_table(statistics),
         entries_table(statistics, tokenizer),
         longest_table(statistics, tokenizer),
@@ -92,7 +92,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> D
         "duplicate_documents_share": duplicates.share,
         "sentence_length": length_figures(statistics.sentence_lengths),
         "document_length": length_figures(statistics.document_lengths),
-        "floors": floors.figures(),
+        "floors": by_figure(floors),
     }
     headline = (
         ("Documents", f"{store.num_documents:,}"),
@@ -100,7 +100,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> D
         ("Bytes a token", f"{facts['bytes_per_token']:.2f}"),
         ("Unknown tokens", f"{facts['unknown_tokens_share']:.2%}"),
         ("Copied documents", f"{duplicates.share:.2%}"),
-        ("Unigram entropy", f"{floors.unigram:.3f}"),
+        ("Unigram entropy", f"{unigram_entropy(statistics.token_counts):.3f}"),
     )
     written = {"sentences": facts["sentences"], "tokens": store.num_tokens}
     return Diagnosis(

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from unmask.batch import pack
-from unmask.doctor.floors import check_floor, passed_step, recorded_floors
 from unmask.doctor.run.causes import Record
 from unmask.doctor.run.checks import check_run, clipping, more_tokens
+from unmask.doctor.run.floors import check_floor, passed_step, recorded_floors
 from unmask.errors import InputError
 from unmask.objectives.floors import Floor
 from unmask.objectives.masked_lm import MaskedLM

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 from support.trained import trained
 from unmask.doctor.findings import Finding
 from unmask.doctor.store.checks import check_store, entries_table, length_histograms, length_table, longest_table
-from unmask.doctor.store.floors import StoreFloors
+from unmask.doctor.store.floors import floors_table
 from unmask.doctor.store.statistics import StoreStatistics, count_store, find_duplicates
 from unmask.doctor.terminal import print_tables
-from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
-from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.settings import PackingSettings
 from unmask.store.preparation import prepare
@@ -107,55 +105,13 @@ def test_a_single_document(tmp_path: Path, tiny_model: Path) -> None:
     assert check(tmp_path, tiny_model, varied(1))["too-few-documents"].level == "fault"
 
 
-VOCABULARY = Vocabulary(4, 0, (0,), np.zeros(4, dtype=np.bool_))
-
-
-def floors_of(
-    counts: list[int], settings: ObjectiveSettings, vocabulary: Vocabulary = VOCABULARY
-) -> tuple[StoreFloors, dict[str, tuple[str, ...]]]:
-    """The floors, and the rows of their table by name."""
-    floors = StoreFloors.of(np.array(counts), settings.learns, new_objective(settings, vocabulary))
-    return floors, {row[0]: row[1:] for row in floors.table().rows}
-
-
 def test_floors_by_hand() -> None:
-    even, rows = floors_of([5, 5, 5, 5], MaskedLMSettings())
-    assert even.figures()["ln_vocab_size"] == even.unigram == pytest.approx(math.log(4))
-    uneven, _ = floors_of([3, 1, 0, 0], MaskedLMSettings())
-    assert uneven.unigram == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
-    assert uneven.commonest == 0.75
-    assert rows["NSP chance"][0] == "0.6931"
-    assert rows["first loss"][0] == "2.0794"  # ln 4 + ln 2
-    assert even.figures()["nsp_chance"] == pytest.approx(math.log(2))
-    assert even.figures()["nsp_chance_accuracy"] == 0.5
-
-
-def test_floors_without_context() -> None:
-    """Two entries alike, kept or drawn: what is shown is the target by 1/2 + 1/4."""
-    counts, vocabulary = [0, 0, 5, 5], Vocabulary(4, 0, (0, 1), np.zeros(4, dtype=np.bool_))
-    floors, rows = floors_of(counts, MaskedLMSettings(mask_token_prob=0.0, random_token_prob=0.5), vocabulary)
-    assert floors.figures()["no_context"] == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
-    assert floors.figures()["no_context_accuracy"] == pytest.approx(0.75)
-    assert rows["no context"][0] == "0.5623"
-    assert "75.00%" in rows["no context"][1]
-    for objective in (ReplacedTokenSettings(), CausalLMSettings()):
-        assert not {"no_context", "no_context_accuracy"} & floors_of(counts, objective, vocabulary)[0].figures().keys()
-    kept, _ = floors_of(counts, ReplacedTokenSettings(mask_token_prob=0.85), vocabulary)
-    assert kept.figures()["no_context"] == pytest.approx(0.85 * math.log(2))
-    assert kept.figures()["no_context_accuracy"] == pytest.approx(0.85 * 0.5 + 0.15)
-
-
-def test_floors_of_other_objectives() -> None:
-    counts = [5, 5, 5, 5]
-    assert "SOP chance" in floors_of(counts, MaskedLMSettings(sentence_objective="sop"))[1]
-    left_to_right, rows = floors_of(counts, CausalLMSettings())
-    assert set(rows) == {"ln V", "unigram entropy", "commonest entry: accuracy"}
-    assert "where language modelling begins" in rows["ln V"][1]
-    assert set(left_to_right.figures()) == {"ln_vocab_size", "unigram_entropy", "commonest_share"}
-    replaced, rows = floors_of(counts, ReplacedTokenSettings(target_prob=0.25))
-    # Of four tokens one is replaced: -(1/4 ln 1/4 + 3/4 ln 3/4).
-    assert rows["discriminator share entropy"][0] == "0.5623"
-    assert replaced.figures()["discriminator_share_entropy"] == pytest.approx(0.5623, abs=5e-5)
+    vocabulary = Vocabulary(4, 0, (0,), np.zeros(4, dtype=np.bool_))
+    floors = new_objective(MaskedLMSettings(), vocabulary).floors(np.array([5, 5, 5, 5]))
+    rows = {row[:2]: row[2] for row in floors_table(floors).rows}
+    assert rows["loss/mlm", "unigram entropy"] == rows["loss/mlm", "uniform"] == "1.3863"  # ln 4
+    assert rows["loss/nsp", "chance"] == "0.6931"
+    assert rows["eval/nsp_accuracy", "chance"] == "50.00%"
 
 
 def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:
