@@ -117,7 +117,7 @@ def complaint(importer: str, imported: str) -> str | None:
 
 
 def _is_light(names: list[str]) -> bool:
-    return any(name in ("settings", "settings_base", "table") for name in names)
+    return any(name in ("settings", "settings_base", "sizes", "table") for name in names)
 
 
 def complaints(source: str, module: Path) -> list[str]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
@@ -20,6 +19,7 @@ from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import summed_binary_cross_entropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations, head_operations
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings_base import ObjectiveSettings

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.elmo.encoder import ElmoEncoder
-from unmask.models.elmo.settings import ElmoSettings, Sizes
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.kernels.row_layout import Layout, layout_for
 from unmask.models.layers import check_lengths
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 
 
 class TokenEncoder(nn.Module):

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import Part
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
 from unmask.models.hub.source import ModelSource
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 from unmask.models.trained import TrainedModule
 from unmask.objectives.floors import Floor
 

@@ -30,12 +30,13 @@ from unmask.errors import ModelError
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import LstmState
-from unmask.models.elmo.settings import ElmoSettings, Sizes
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
+from unmask.models.sizes import Sizes
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
 from unmask.objectives.floors import Floor, NoContext, at_least_once, vocabulary_floors
 from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_loss

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import Part
 from unmask.models.heads.heads import MaskedLMHead
@@ -26,6 +25,7 @@ from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.kernels.products import linear
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings import CausalLMSettings

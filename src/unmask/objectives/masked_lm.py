@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 from unmask.objectives.base import (
     ObjectiveModule,
     Predictions,

@@ -37,13 +37,13 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import GENERATOR
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 from unmask.objectives import base, directions
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
 from unmask.objectives.corrupted_text import CorruptedText, CorruptedTextTask, new_task

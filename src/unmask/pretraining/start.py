@@ -7,12 +7,13 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.io.paths import model_directory
-from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, Sizes
+from unmask.models.elmo.settings import ELMO_PRESETS, ElmoModelSettings
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.models.hub.conversion import sizes_with_dropout
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.models.settings import DROPOUTS, EncoderSettings, ModelSettings
+from unmask.models.sizes import AnyModelSettings, Sizes
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer

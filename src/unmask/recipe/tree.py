@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from unmask.config import Settings, as_given
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
-from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
+from unmask.models.elmo.settings import ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
+from unmask.models.sizes import AnyModelSettings
 from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
 from unmask.objectives.table import AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings

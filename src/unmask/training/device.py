@@ -23,7 +23,7 @@ from unmask.io.processes import is_own_process
 from unmask.io.progress import counted, human_bytes
 
 if TYPE_CHECKING:
-    from unmask.models.elmo.settings import Sizes
+    from unmask.models.sizes import Sizes
 
 logger = logging.getLogger("unmask")
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import text_lengths
-from unmask.models.elmo.settings import Sizes
 from unmask.models.heads.bilstm import BiLstm
 from unmask.models.heads.layer_mixture import ELMOS, LayerMixture, find_choice
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import initialise
+from unmask.models.sizes import Sizes
 
 _COMPARED = 4
 """u, v, their difference and their product."""

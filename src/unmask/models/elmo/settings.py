@@ -5,16 +5,14 @@ The defaults are those of the released model: 93.6M parameters without its softm
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from unmask.models.families.elmo import ELMO
 from unmask.models.family import Family
 from unmask.models.settings import (
     Count,
-    EncoderSettings,
-    ModelSettings,
     NumLayers,
     Probability,
     Scale,
@@ -161,18 +159,3 @@ class ElmoModelSettings(BaseModel):
             return ElmoSettings(**ELMO_PRESETS[self.preset].model_dump() | given | {"vocab_size": vocab_size})
         except ValidationError as error:
             raise sizes_error(self.preset, error) from error
-
-
-def _kind_of(given: Any) -> str:
-    """The member of the union that values belong to; its tag is in brackets, which keeps it out of dotted keys."""
-    name = given.get("architecture") if isinstance(given, dict) else getattr(given, "architecture", None)
-    return "<elmo>" if name == "elmo" else "<other>"
-
-
-AnyModelSettings = Annotated[
-    Annotated[ModelSettings, Tag("<other>")] | Annotated[ElmoModelSettings, Tag("<elmo>")], Discriminator(_kind_of)
-]
-"""`model.*` of a recipe, distinguished by `architecture`."""
-
-Sizes = EncoderSettings | ElmoSettings
-"""The sizes of any encoder."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.elmo.settings import Sizes
 from unmask.models.heads.heads import Head, new_head
+from unmask.models.sizes import Sizes
 
 
 class AnswerabilityHead(nn.Module):

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.layer_mixture import LayerMixture, find_choice
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import initialise
+from unmask.models.sizes import Sizes
 
 HIDDEN_SIZE = 768
 """Units of each direction."""

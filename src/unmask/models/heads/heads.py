@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
-from unmask.models.elmo.settings import Sizes
 from unmask.models.family import Activation, HeadKind
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import ACTIVATIONS, draw_truncated_normal, initialise
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 
 
 class MaskedLMHead(nn.Module):

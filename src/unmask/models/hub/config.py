@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from unmask.errors import ModelError
 from unmask.io.json_files import read_object
 from unmask.io.paths import CONFIGS
-from unmask.models.elmo.settings import ElmoSettings, Sizes
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.settings import EncoderSettings, reasons
+from unmask.models.sizes import Sizes
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 

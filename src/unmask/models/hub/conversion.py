@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder
-from unmask.models.elmo.settings import ElmoSettings, Sizes
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
 from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import EncoderSettings, reasons
+from unmask.models.sizes import Sizes
 
 AnySizes = TypeVar("AnySizes", EncoderSettings, ElmoSettings, Sizes)
 EncoderT = TypeVar("EncoderT", bound=Encoder)

@@ -19,7 +19,6 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import model_directory
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
-from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import HeadKind, ModelClass, Part
 from unmask.models.heads.answerability import AnswerabilityHead
@@ -41,6 +40,7 @@ from unmask.models.hub.config import (
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import PRETRAINING_HEADS, LoadedModel, ModelSource, open_source
 from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
+from unmask.models.sizes import Sizes
 
 NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1}
 """Kinds of heads whose logits have no names, and how many they are: start and end; one for each choice."""

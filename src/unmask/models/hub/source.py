@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
-from unmask.models.elmo.settings import Sizes
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass, Part
@@ -24,6 +23,7 @@ from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.uses import check_kind, use_of_class
 from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
+from unmask.models.sizes import Sizes
 
 
 @dataclass(frozen=True)

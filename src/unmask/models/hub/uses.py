@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import GENERATOR, is_onnx
-from unmask.models.elmo.settings import Sizes
 from unmask.models.family import HeadKind, ModelClass, Part
 from unmask.models.hub.config import HEAD_KIND, class_in, head_kind_in
+from unmask.models.sizes import Sizes
 
 logger = logging.getLogger("unmask")
 

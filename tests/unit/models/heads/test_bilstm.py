@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from support.sizes import small, small_elmo
 from unmask.errors import SettingsError
-from unmask.models.elmo.settings import Sizes
 from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm, FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES, LayerMixture, find_choice
+from unmask.models.sizes import Sizes
 
 SETTINGS = small(vocab=50, width=8, layers=5, heads=2, inner=16, positions=32)
 LENGTHS = (3, 1, 7, 7, 2)
