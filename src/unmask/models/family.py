@@ -19,22 +19,28 @@ Part = (
 )
 """What a model has beside embeddings and blocks. `causal_lm` has no weights of its own; `softmax` is ELMo's."""
 
-HeadStyle = Literal[
-    "linear",
-    "linear_without_bias",
-    "linear_without_dropout",
-    "deep_tanh",
-    "deep_gelu",
-    "deep_gelu_summary",
-    "deep_normalised",
-    "deep_normalised_without_bias",
-    "layers",
-]
-"""How a head of fine-tuning is built: see `unmask.models.heads.heads.new_head`. `layers` reads those of ELMo."""
-
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "mish", "tanh"]
 """The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` approximate it
 by tanh."""
+
+
+@dataclass(frozen=True)
+class HeadStyle:
+    """How a head of fine-tuning is built: a linear layer, perhaps behind a dense layer as wide as the hidden states.
+
+    Attributes:
+        activation: behind the dense layer; None: there is no such layer. `sizes`: as the sizes say, which say whether
+            it has a bias too, and LayerNorm follows.
+        drops_inputs: dropout before the dense layer.
+        drops: dropout before the linear layer.
+        bias: of the linear layer; False: none, but with `sizes` where they say so.
+    """
+
+    activation: Activation | Literal["sizes", None] = None
+    drops_inputs: bool = False
+    drops: bool = True
+    bias: bool = True
+
 
 Names = dict[str, tuple[str, ...]]
 """Our name of a module -> theirs; several if ours stacks theirs."""
@@ -139,7 +145,7 @@ class Family:
             something else.
         flatten_config: `config.json` with the keys above, where it may have others for them; None: it has none.
         activations: published names of `hidden_act`, and ours, where they differ.
-        heads: of fine-tuning, by kind.
+        heads: of fine-tuning, by kind; None: of a class of its own.
         pooled: kinds of heads that read the pooled first token.
         feed_forward_factor: `intermediate_size` / `hidden_size` where a recipe and its preset give only the latter.
         masked_lm_activation: of its masked-LM head; None: `hidden_act`.
@@ -169,12 +175,12 @@ class Family:
     fixed_keys: Mapping[str, Any] = field(default_factory=dict)
     flatten_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     activations: Mapping[str, Activation] = field(default_factory=dict)
-    heads: Mapping[HeadKind, HeadStyle] = field(
+    heads: Mapping[HeadKind, HeadStyle | None] = field(
         default_factory=lambda: {
-            "sequence_classification": "linear",
-            "token_classification": "linear",
-            "question_answering": "linear_without_dropout",
-            "multiple_choice": "linear",
+            "sequence_classification": HeadStyle(),
+            "token_classification": HeadStyle(),
+            "question_answering": HeadStyle(drops=False),
+            "multiple_choice": HeadStyle(),
         }
     )
     pooled: frozenset[HeadKind] = frozenset()

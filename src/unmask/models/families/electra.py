@@ -6,7 +6,7 @@ Mini and tiny are BERT's sizes with embeddings half as wide as the hidden states
 from __future__ import annotations
 
 from unmask.models.families.bert import BLOCK
-from unmask.models.family import BERT_KEYS, PRESETS, Family, ModelClass, WeightNames
+from unmask.models.family import BERT_KEYS, PRESETS, Family, HeadStyle, ModelClass, WeightNames
 
 ELECTRA = Family(
     name="electra",
@@ -69,10 +69,10 @@ ELECTRA = Family(
     defaults={"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
     keys={key: key for key in ("embedding_size", *BERT_KEYS)},
     heads={
-        "sequence_classification": "deep_gelu",
-        "token_classification": "linear",
-        "question_answering": "linear_without_dropout",
-        "multiple_choice": "deep_gelu_summary",
+        "sequence_classification": HeadStyle("gelu", drops_inputs=True),
+        "token_classification": HeadStyle(),
+        "question_answering": HeadStyle(drops=False),
+        "multiple_choice": HeadStyle("gelu"),
     },
     masked_lm_activation="gelu",
     may_read_left_to_right=True,

@@ -6,7 +6,7 @@ and those of the softmax of its language models begin with `softmax.`.
 
 from __future__ import annotations
 
-from unmask.models.family import Family, ModelClass, WeightNames
+from unmask.models.family import Family, HeadStyle, ModelClass, WeightNames
 
 ELMO = Family(
     name="elmo",
@@ -17,7 +17,7 @@ ELMO = Family(
     weights=WeightNames(prefix="", embeddings={}, layer="blocks.", block={}, parts={"softmax": {"": ("softmax",)}}),
     tokenizer="word",
     presets={},
-    heads={"sequence_classification": "layers", "token_classification": "linear"},
+    heads={"sequence_classification": None, "token_classification": HeadStyle()},
     reads_words=True,
     is_recurrent=True,
     in_transformers=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from unmask.models.family import PRESETS, Family, ModelClass, WeightNames
+from unmask.models.family import PRESETS, Family, HeadStyle, ModelClass, WeightNames
 
 GPT1 = Family(
     name="gpt1",
@@ -58,10 +58,10 @@ GPT1 = Family(
     },
     activations={"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"},  # its GELU is the one by tanh
     heads={
-        "sequence_classification": "linear_without_bias",
-        "token_classification": "linear",
-        "question_answering": "linear_without_dropout",
-        "multiple_choice": "linear_without_bias",
+        "sequence_classification": HeadStyle(bias=False),
+        "token_classification": HeadStyle(),
+        "question_answering": HeadStyle(drops=False),
+        "multiple_choice": HeadStyle(bias=False),
     },
     left_to_right=True,
     reads_bare_text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from unmask.models.family import Family, HeadKind, ModelClass, Part, WeightNames
+from unmask.models.family import Family, HeadKind, HeadStyle, ModelClass, Part, WeightNames
 
 _ROPE_KEYS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 """Kinds of layers in `rope_parameters`, and the key for the theta of each in the released models."""
@@ -153,7 +153,7 @@ MODERNBERT = Family(
     },
     fixed_keys=dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),  # the tokenizer's
     flatten_config=flatten_config,
-    heads=dict.fromkeys(_KINDS, "deep_normalised"),
+    heads=dict.fromkeys(_KINDS, HeadStyle("sizes")),
     feed_forward_factor=1.5,
     may_read_left_to_right=True,
     is_gated=True,

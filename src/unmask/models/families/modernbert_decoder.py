@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unmask.models.families.modernbert import MODERNBERT
-from unmask.models.family import Family, ModelClass
+from unmask.models.family import Family, HeadStyle, ModelClass
 
 _DROPOUT = ("classifier_dropout", 0.0)
 
@@ -33,6 +33,6 @@ MODERNBERT_DECODER: Family = replace(
     keys={ours: theirs for ours, theirs in MODERNBERT.keys.items() if ours != "classifier_pooling"},
     # the tokenizer's; `transformers` does not let the last three be null, and warns of one outside the vocabulary
     fixed_keys={"eos_token_id": None, "bos_token_id": 0, "cls_token_id": 0, "sep_token_id": 0},
-    heads=dict.fromkeys(MODERNBERT.heads, "deep_normalised_without_bias"),
+    heads=dict.fromkeys(MODERNBERT.heads, HeadStyle("sizes", bias=False)),
     left_to_right=True,
 )

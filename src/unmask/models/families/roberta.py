@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unmask.models.families.bert import BLOCK, EMBEDDINGS
-from unmask.models.family import PRESETS, Family, ModelClass, WeightNames
+from unmask.models.family import PRESETS, Family, HeadStyle, ModelClass, WeightNames
 
 ROBERTA = Family(
     name="roberta",
@@ -40,10 +40,10 @@ ROBERTA = Family(
     presets={preset: {**sizes, "type_vocab_size": 1, "layer_norm_eps": 1e-5} for preset, sizes in PRESETS.items()},
     defaults={"vocab_size": 50265, "pad_token_id": 1},
     heads={
-        "sequence_classification": "deep_tanh",
-        "token_classification": "linear",
-        "question_answering": "linear_without_dropout",
-        "multiple_choice": "linear",
+        "sequence_classification": HeadStyle("tanh", drops_inputs=True),
+        "token_classification": HeadStyle(),
+        "question_answering": HeadStyle(drops=False),
+        "multiple_choice": HeadStyle(),
     },
     pooled=frozenset({"multiple_choice"}),
     masked_lm_activation="gelu",

@@ -241,27 +241,16 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
     prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
     assert kind in settings.family.heads, f"{settings.family.title} has no head for {kind}"
     width, std = settings.hidden_size, settings.initializer_range
-    match settings.family.heads[kind]:
-        case "linear":
-            return Classifier(width, num_labels, prob, std)
-        case "linear_without_bias":
-            return Classifier(width, num_labels, prob, std, bias=False)
-        case "linear_without_dropout":
-            return Classifier(width, num_labels, 0.0, std)
-        case "deep_tanh":
-            return DeepClassifier(width, num_labels, "tanh", prob, prob, std)
-        case "deep_gelu":
-            return DeepClassifier(width, num_labels, "gelu", prob, prob, std)
-        case "deep_gelu_summary":
-            return DeepClassifier(width, num_labels, "gelu", 0.0, prob, std)
-        case "deep_normalised" | "deep_normalised_without_bias" as style:
-            assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
-            activation = settings.classifier_activation or settings.hidden_act
-            norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
-            bias = settings.classifier_bias
-            output_bias = bias or style == "deep_normalised"
-            head = DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, bias, output_bias)
-            draw_truncated_normal(head.output.weight, width**-0.5)  # as in the released code
-            return head
-        case "layers":
-            raise AssertionError("texts read by ELMo have an `ElmoClassifier`")
+    style = settings.family.heads[kind]
+    assert style is not None, "texts read by ELMo have an `ElmoClassifier`"
+    if style.activation is None:
+        return Classifier(width, num_labels, prob if style.drops else 0.0, std, style.bias)
+    inputs_prob = prob if style.drops_inputs else 0.0
+    if style.activation != "sizes":
+        return DeepClassifier(width, num_labels, style.activation, inputs_prob, prob, std)
+    assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
+    activation, bias = settings.classifier_activation or settings.hidden_act, settings.classifier_bias
+    norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
+    head = DeepClassifier(width, num_labels, activation, inputs_prob, prob, std, norm, bias, bias or style.bias)
+    draw_truncated_normal(head.output.weight, width**-0.5)  # as in the released code
+    return head
