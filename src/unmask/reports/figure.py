@@ -188,40 +188,10 @@ def _bound(axes: Any, panel: Panel) -> None:
 
 def _number(axis: Any, most: int, integer: bool = False) -> None:
     """Writes round numbers along an axis, about `most` of them at most."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-    low, high = axis.get_view_interval()
-    ticks = MaxNLocator(nbins=most, integer=integer, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-    shown = [float(tick) for tick in ticks if low <= tick <= high]
-    axis.set_ticks(shown, tick_labels(shown))
-
-
-_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
-_PLAIN = (1e-3, 1e15)
-"""An axis that ends below the first, or from the second on, has powers of ten, and no unit."""
-
-
-def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The numbers of an axis for people: 500, 1k, 1.5k, or 0, 2e-5, 1e-4; with three digits, or more if needed to
-    distinguish them.
-
-    Args:
-        ticks: ascending.
-    """
-    apart = float(min(np.diff(ticks), default=1.0))
-    places = max(0, 3 - math.floor(math.log10(apart)))  # hides the locator's rounding errors
-    in_powers = not _PLAIN[0] <= max(map(abs, ticks), default=1.0) < _PLAIN[1]
-    return [_tick_label(round(tick, places) + 0.0, apart, in_powers) for tick in ticks]
-
-
-def _tick_label(tick: float, apart: float, in_powers: bool) -> str:
-    if in_powers:
-        labels = (f"{tick:.{digits}e}" for digits in range(18))
-        mantissa, exponent = next(label for label in labels if abs(float(label) - tick) < apart / 100).split("e")
-        return f"{mantissa}e{int(exponent)}" if tick else "0"
-    size, unit = next(((size, unit) for size, unit in _UNITS if abs(tick) >= size), (1.0, ""))
-    labels = (f"{tick / size:.{digits}g}" for digits in range(3, 18))
-    return next(label for label in labels if abs(float(label) * size - tick) < apart / 100) + unit
+    axis.set_major_locator(MaxNLocator(nbins=most, integer=integer, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
 def _inline(svg: str, title: str) -> Markup:

@@ -67,18 +67,9 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     sessions = read_sessions(run_directory / ENVIRONMENT)
     results = read_object(results_path) if has_ended and results_path.exists() else {}
     samples = json.loads(samples_path.read_bytes()) if has_ended and samples_path.exists() else []
-    floors = results.pop("floors", {})
+    floors = results.get("floors", {})
     floors |= {_held_out(key): its for key, its in floors.items() if key.startswith("loss/")}
-    num_parameters = results.pop("num_parameters", None)
-    results.pop("step", None)
-    degenerate = results.pop("degenerate", None)
-    positive_label = results.pop("positive_label", None)
-    calibration = results.pop("calibration", None)
-    chosen_on = results.pop("thresholds_chosen_on", None)
-    early_stopping = results.pop("early_stopping", None)
-    examples = [(split, results.pop(f"{split}_examples", None)) for split in ("dev", "test")]
-    results.pop("num_pairs", None)  # how many `pairs_accuracy` is of
-    final = flatten(results)
+    final = flatten({name: value for name, value in results.items() if name not in _NOT_FIGURES})
     # what is final of dev was measured with the weights kept, and after what was chosen there
     figures = {
         key: value for key, value in last_evaluation(rows).items() if key.replace("eval/", "dev.", 1) not in final
@@ -86,7 +77,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     for name, value in final.items():
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
     held_out = "dev" if "task" in recipe else "held-out"
-    titles = _titles(figures, held_out, positive_label)
+    titles = _titles(figures, held_out, results.get("positive_label"))
     headline = {titles[key]: figures[key] for key in sorted(figures, key=lambda key: key.startswith("dev."))}
 
     session = sessions[-1] if sessions else {}
@@ -100,18 +91,18 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         command=shlex.join(session.get("command", [])),
         has_ended=has_ended,
         lost_at=_lost_at(rows),
-        tiles=_tiles(rows, num_parameters, headline),
-        **_curves(rows, floors, parts_of(recipe, rows, sessions), _rate_title(recipe), held_out),
+        tiles=_tiles(rows, results.get("num_parameters"), headline),
+        **_curves(rows, floors, parts_of(recipe, rows, sessions), held_out),
         is_short=not rows or rows[-1]["step"] < 2,
         nothing_held_out=has_ended and results_path.exists() and not figures,
         has_many_labels=bool(recipe.get("task", {}).get("multi_label")),
-        results=[(titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
-        degenerate=degenerate,
-        chosen_on=chosen_on,
-        early_stopping=early_stopping,
-        examples=[(split, examples_in_words(its), its.get("accuracy_interval")) for split, its in examples if its],
+        figures_table=[
+            (titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()
+        ],
+        results=results,
+        examples_in_words=examples_in_words,
         number=human_number,
-        reliability=calibration and _reliability(calibration),
+        reliability=_reliability(results["calibration"]) if results.get("calibration") else None,
         **view_samples(samples),
         settings=_settings(recipe),
         environment=_environment(session),
@@ -121,6 +112,12 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
 
 
 # What the files say
+
+
+_NOT_FIGURES = {
+    *("floors", "num_parameters", "step", "degenerate", "positive_label", "calibration", "thresholds_chosen_on"),
+    *("early_stopping", "dev_examples", "test_examples", "num_pairs"),  # the last: how many `pairs_accuracy` is of
+}
 
 
 def _held_out(key: str) -> str:
@@ -162,6 +159,7 @@ MOST_METRICS = 6
 
 
 SECOND_STAGE = "second stage"
+_RATE = "Learning rate"
 
 
 def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row], sessions: Sequence[Row] = ()) -> dict[str, int]:
@@ -189,24 +187,13 @@ def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row], sessions: Sequence[
     return {name: step for name, step in begun.items() if step < steps[-1]}
 
 
-def _rate_title(recipe: Mapping[str, Any]) -> str:
-    """What the learning rate of the rows is called: under Muon that of AdamW, of which Muon's is a multiple."""
-    optimizer = recipe.get("optimizer", {})
-    if optimizer.get("name") != "muon" or not optimizer.get("muon_learning_rate"):
-        return "Learning rate"
-    times = optimizer["muon_learning_rate"] / optimizer["learning_rate"]
-    return f"Learning rate of AdamW; Muon's is {human_number(times)} times as high"
-
-
 def panels(
     rows: Sequence[Row],
     floors: Mapping[str, Mapping[str, float]],
     parts: Mapping[str, float] | None = None,
-    rate: str = "Learning rate",
     held_out: str = "held-out",
 ) -> list[Panel]:
-    """Every figure for which the rows have points, the loss first; `rate` is the title of the learning rate's, and
-    `held_out` what the rows' `eval` is called."""
+    """Every figure for which the rows have points, the loss first; `held_out` is what the rows' `eval` is called."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
     if len(losses) > 1 and (
@@ -227,7 +214,7 @@ def panels(
         found.append(Panel(title, Series.of(rows, key), Series.of(rows, measured), floors.get(key, {})))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
         found.append(Panel(titles[key], nothing, Series.of(rows, key), floors.get(key, {})))
-    found.append(Panel(rate, Series.of(rows, "learning_rate"), nothing, is_noisy=False))
+    found.append(Panel(_RATE, Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
     found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing))
     last_step = max((row["step"] for row in rows), default=0)
@@ -235,18 +222,18 @@ def panels(
 
 
 def _curves(
-    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float], rate: str, held_out: str
+    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float], held_out: str
 ) -> dict[str, Any]:
     """The figures, of which the first, if it is not the learning rate's, has the whole width, and the values of what
     was logged only once.
 
     Of these there are training values alone: held-out values are among the results.
     """
-    found = panels(rows, floors, parts, rate, held_out)
+    found = panels(rows, floors, parts, held_out)
     drawn = [panel for panel in found if panel.is_curve]
     once = [panel for panel in found if not panel.is_curve and panel.training.is_drawable]
     return {
-        "figures": [_figure(panel, held_out, panel is drawn[0] and panel.title != rate) for panel in drawn],
+        "figures": [_figure(panel, held_out, panel is drawn[0] and panel.title != _RATE) for panel in drawn],
         "logged_once": [(panel.title, human_number(panel.training.last), _compared(panel.floors)) for panel in once],
     }
 

@@ -7,10 +7,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from unmask.reports.figure import FEW_POINTS, MAX_POINTS, Panel, Series, draw, tick_labels
+from unmask.reports.figure import FEW_POINTS, MAX_POINTS, Panel, Series, draw
 
 
 @pytest.mark.parametrize(("count", "num_marks"), [(2, 2), (FEW_POINTS, FEW_POINTS), (FEW_POINTS + 1, 0)])
@@ -47,33 +45,6 @@ def test_thinning_keeps_few_points_and_the_last(size: int) -> None:
         assert len(thinned.steps) == size
 
 
-@pytest.mark.parametrize(
-    ("ticks", "labels"),
-    [
-        ([0, 500, 1000, 1500], ["0", "500", "1k", "1.5k"]),
-        ([1000, 1001, 1002], ["1k", "1.001k", "1.002k"]),
-        ([501.0, 501.5, 502.0], ["501", "501.5", "502"]),
-        ([1_000_000, 1_000_500, 1_001_000], ["1M", "1.0005M", "1.001M"]),
-        ([0.1, 0.2, 0.1 + 0.2], ["0.1", "0.2", "0.3"]),
-        ([-0.5, -0.0, 0.5], ["-0.5", "0", "0.5"]),
-        ([0, 5e-05, 1e-04], ["0", "5e-5", "1e-4"]),
-        ([0, 2.5e-05, 5e-05], ["0", "2.5e-5", "5e-5"]),
-        ([0, 5e-4, 1e-3], ["0", "0.0005", "0.001"]),
-        ([0, 5e14, 1e15], ["0", "5e14", "1e15"]),
-        ([7], ["7"]),
-        ([], []),
-    ],
-)
-def test_numbers_of_an_axis(ticks: list[float], labels: list[str]) -> None:
-    assert tick_labels(ticks) == labels
-
-
-@given(st.integers(0, 10**9), st.sampled_from([1, 2, 2.5, 5]), st.integers(-6, 6), st.integers(2, 9))
-def test_no_number_stands_twice_on_an_axis(first: int, step: float, power: int, count: int) -> None:
-    apart = step * 10.0**power
-    assert len(set(tick_labels([(first + place) * apart for place in range(count)]))) == count
-
-
 def words_of(svg: str) -> list[str]:
     return re.findall(r"<text[^>]*>\s*([^<]*?)\s*</text>", svg)
 
@@ -87,8 +58,8 @@ def test_neither_axis_says_a_number_twice(steps: list[int]) -> None:
 
 
 def test_what_is_never_below_zero_has_no_axis_below_it() -> None:
-    assert words_of(draw(Panel("precision", series([]), series([0.0, 0.0])), 300, 200))[-3:] == ["0", "0.02", "0.04"]
-    assert "-0.1" in words_of(draw(Panel("correlation", series([]), series([0.0, -0.1])), 300, 200))
+    assert words_of(draw(Panel("precision", series([]), series([0.0, 0.0])), 300, 200))[-3:] == ["0.00", "0.02", "0.04"]
+    assert "−0.10" in words_of(draw(Panel("correlation", series([]), series([0.0, -0.1])), 300, 200))
 
 
 def test_a_drawing_holds_numbers_only_and_the_colours_of_the_page() -> None:
@@ -97,7 +68,7 @@ def test_a_drawing_holds_numbers_only_and_the_colours_of_the_page() -> None:
     assert svg.startswith('<svg role="img" aria-label="A &amp; B"')
     words = words_of(svg)
     assert words
-    assert all(re.fullmatch(r"[−-]?[\d.]+[kM]?", word) for word in words)
+    assert all(re.fullmatch(r"−?[\d.]+", word) for word in words)
     assert "var(--training)" in svg
     assert "var(--held-out)" in svg
     assert "var(--floor)" in svg

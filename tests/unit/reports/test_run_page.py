@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from support.files import write
 from support.run_pages import run_directory, training_row
 from unmask.io.progress import human_number
 from unmask.objectives.floors import by_figure, discriminator_floors
@@ -255,21 +254,6 @@ def test_where_a_phase_begins(budget: dict[str, Any], expected: dict[str, int]) 
     recipe = {"train": budget, "phases": [{"until": 0.9, "max_length": 128}, {"until": 1, "max_length": 512}]}
     rows = [{"step": step, "tokens": step * 100} for step in range(10, 51, 10)]
     assert parts_of(recipe, rows) == expected
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "title"),
-    [
-        ("{name: muon, learning_rate: 0.002, muon_learning_rate: 0.005}", "of AdamW; Muon's is 2.5 times as high"),
-        ("{name: muon, learning_rate: 0.002, muon_learning_rate: null}", ""),
-        ("{name: adamw, learning_rate: 0.002, muon_learning_rate: null}", ""),
-    ],
-)
-def test_the_learning_rate_of_a_run_with_two_is_named(tmp_path: Path, optimizer: str, title: str) -> None:
-    directory = run_directory(tmp_path / "run", [training_row(1), training_row(2)])
-    write(directory / "recipe.yaml", f"optimizer: {optimizer}\n")
-    text, _ = report_of(directory)
-    assert f"<b>Learning rate {title}".strip() + "</b>" in text.replace("&#39;", "'")
 
 
 def test_the_loss_of_a_last_part_with_one_term_is_one_figure(tmp_path: Path) -> None:
