@@ -1,4 +1,7 @@
-"""Which kernel computes attention, and why: the one place that decides."""
+"""Which kernel computes attention on a device, and why.
+
+A window that is narrow in long sequences is computed by its band where flash attention is not; see `attention.attend`.
+"""
 
 from __future__ import annotations
 
