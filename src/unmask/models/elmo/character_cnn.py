@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.chance import key
 from unmask.models.elmo.settings import NUM_CHARACTERS, ElmoSettings
 from unmask.models.kernels.products import Linear, compute_dtype, linear
 
@@ -81,7 +80,7 @@ class CharacterCnn(nn.Module):
         Returns:
             (tokens, projection) float.
         """
-        words, place = distinct_rows(characters)
+        words, place = torch.unique(characters, dim=0, return_inverse=True)
         return self._vectors(words)[place]
 
     def _vectors(self, words: Tensor) -> Tensor:
@@ -160,24 +159,3 @@ class _LargestResponses(torch.autograd.Function):
         for offset in range(widest):
             d_embedded[:, offset : offset + characters] += d_windows[:, :, offset]
         return d_embedded[:, :characters].to(weight.dtype), linear(d_responses.T, windows.T, None), None
-
-
-def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows without repetitions, and where each of the given rows is among them.
-
-    Rows are distinguished by a hash of 64 bits, and the result is compared with the input: if two different rows ever
-    have the same hash, all rows are returned as they are.
-
-    Args:
-        rows: (n, columns) int64.
-
-    Returns:
-        (distinct, columns) int64 and (n,) int64.
-    """
-    factors = torch.tensor([key(column) | 1 for column in range(rows.shape[1])], device=rows.device)
-    _, place = torch.unique((rows * factors).sum(1), return_inverse=True)  # products wrap around
-    distinct = rows.new_empty(int(place.amax()) + 1 if len(place) else 0, rows.shape[1])
-    distinct[place] = rows
-    if torch.equal(distinct[place], rows):
-        return distinct, place
-    return rows, torch.arange(len(rows), device=rows.device)

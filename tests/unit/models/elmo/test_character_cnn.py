@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from support.sizes import small_elmo
-from unmask.models.elmo.character_cnn import PADDING, CharacterCnn, distinct_rows
+from unmask.models.elmo.character_cnn import PADDING, CharacterCnn
 
 SETTINGS = small_elmo(max_characters=12, filters=((1, 2), (3, 4), (4, 3)))
 
@@ -98,20 +98,6 @@ def test_a_word_has_the_same_vector_whatever_stands_beside_it() -> None:
     alone = cnn(rows_of("cat"))
     for beside in ("a", "hippopotam", "cats"):
         torch.testing.assert_close(cnn(rows_of(beside, "cat"))[1:], alone)
-
-
-def test_distinct_rows() -> None:
-    rows = torch.randint(0, 3, (200, 4), generator=torch.Generator().manual_seed(0))
-    distinct, place = distinct_rows(rows)
-    assert len(distinct) == len({tuple(row) for row in rows.tolist()}) < 82
-    assert torch.equal(distinct[place], rows)
-
-
-def test_rows_with_the_same_hash_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.models.elmo.character_cnn.key", lambda column: 0)  # so that sums are hashes
-    rows = torch.tensor([[1, 2], [2, 1], [1, 2]])
-    distinct, place = distinct_rows(rows)
-    assert torch.equal(distinct[place], rows)
 
 
 def test_no_words_have_no_vectors() -> None:
