@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from unmask.io.progress import counted
@@ -97,6 +98,17 @@ class Diagnosis:
     listings: tuple[tuple[str, str], ...] = ()  # preformatted texts, as (title, text)
     # plain numbers and texts for scripts, the `figures` of `--json`
     figures: dict[str, object] = field(default_factory=dict)
+
+    @cached_property
+    def legend(self) -> list[str]:
+        """What the samples have that needs to be explained."""
+        tokens = [token for sample in self.samples for token in sample.tokens]
+        has = {
+            "segments": any(token.segment for token in tokens),
+            "special": any(token.special for token in tokens),
+            "targets": any(token.label is not None for token in tokens),
+        }
+        return [kind for kind, is_there in has.items() if is_there]
 
     @property
     def has_fault(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.bar import Bar
@@ -19,6 +19,7 @@ WIDTH = 100
 _BAR_WIDTH = 50
 LEVEL_STYLES: dict[Level, str] = {"fault": "bold red", "warning": "yellow", "note": "cyan", "good": "green"}
 SEGMENT_STYLES = ("blue", "magenta")
+_LEGEND = {"segments": "A and B are the segments", "targets": "targets are ‹what is shown=what is to be predicted›"}
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -60,11 +61,11 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
         _print_section(console, f"{histogram.title} ({histogram.counted} by {histogram.unit})", _bars(histogram))
     if diagnosis.samples:
         console.print("\nSequences as the model sees them", style="bold")
-        has_segments = any(token.segment for sample in diagnosis.samples for token in sample.tokens)
-        if legend := _legend(diagnosis.samples, has_segments):
-            console.print(Padding(Text(legend, style="dim"), (0, 0, 0, 2)))
+        legend = [_LEGEND[kind] for kind in diagnosis.legend if kind in _LEGEND]
+        if legend:
+            console.print(Padding(Text("; ".join(legend), style="dim"), (0, 0, 0, 2)))
         for number, sample in enumerate(diagnosis.samples, start=1):
-            _print_sample(console, number, sample, has_segments)
+            _print_sample(console, number, sample, "segments" in diagnosis.legend)
 
 
 def _print_table(console: Console, table: FigureTable) -> None:
@@ -117,14 +118,6 @@ def _bars(histogram: Histogram) -> Grid:
         bar = Bar(most, 0, count, width=_BAR_WIDTH, color="blue")
         grid.add_row(histogram.label(place), bar, f"{count:,}", f"{count / total:.1%}")
     return grid
-
-
-def _legend(samples: Sequence[Sample], has_segments: bool) -> str:
-    """How to read the samples; empty for plain text, where every token is predicted."""
-    parts = ["A and B are the segments"] if has_segments else []
-    if any(token.label is not None for sample in samples for token in sample.tokens):
-        parts.append("targets are ‹what is shown=what is to be predicted›")
-    return "; ".join(parts)
 
 
 def _print_sample(console: Console, number: int, sample: Sample, has_segments: bool) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import write_documents
-from support.files import write
-from support.run_checks import RUN_RECIPE, copy_with_store, faults_of, levels_of
+from support.run_checks import copy_with_store, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.finetuning.run import finetune
 from unmask.pretraining.run import pretrain
@@ -69,21 +68,6 @@ def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tok
     copy_with_store(sound, tmp_path / "run", store=tmp_path / "store")
     findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
     assert "tokenizer" in findings["inputs-unreadable"].message
-
-
-def test_a_run_begun_from_a_model_of_another_vocabulary(
-    sound: Path, texts: list[str], other_tokenizer: Path, tmp_path: Path
-) -> None:
-    """Without its tokenizer a model of as many entries is not refused."""
-    text = write_documents(tmp_path / "text.jsonl", texts)
-    prepare([text], other_tokenizer, tmp_path / "store")
-    lines = [line for line in RUN_RECIPE.splitlines(keepends=True) if not line.startswith("model:")]
-    without_sizes = write(tmp_path / "recipe.yaml", "".join(lines))
-    for name in ("config.json", "model.safetensors"):
-        write(tmp_path / "start" / name, (sound / "model" / name).read_bytes())
-    words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'start'}", "train.steps=20"]
-    pretrain(str(without_sizes), words, out=tmp_path / "run")
-    assert faults_of(check_run(tmp_path / "run")) == {"other-vocabulary"}
 
 
 def test_a_corpus_repeated_ten_times(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:

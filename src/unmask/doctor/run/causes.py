@@ -6,15 +6,12 @@ that it rests on. The store is opened as the run opens it, so that text, masks a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from unmask.batch import Batch
 from unmask.doctor.findings import Finding
 from unmask.doctor.run.floors import Row, last_part, mean_of, series
 from unmask.doctor.store.checks import check_duplicates
@@ -22,13 +19,11 @@ from unmask.doctor.store.statistics import find_duplicates
 from unmask.errors import CheckpointError, ModelError
 from unmask.io.paths import CHECKPOINTS, MODEL
 from unmask.models.hub.files import CONFIG, read_safetensors
-from unmask.objectives.base import Objective
 from unmask.objectives.floors import UNIGRAM, Floor
 from unmask.objectives.table import new_objective
-from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.start import Start, open_start
-from unmask.pretraining.steps import build_loader, count_targets
+from unmask.pretraining.steps import count_targets
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
@@ -41,8 +36,6 @@ CLEAR_NATS = 0.5
 GROWN = 6.0
 """Weights are too large at this many times their initial size: in sound runs of 150 to 5,000 steps they stay below 3,
 at a hundred times the learning rate they reach 15 to 100."""
-_NUM_BATCHES = 4
-"""How many batches the loss before the first step is computed on."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +82,6 @@ class Evidence:
     is_held_out: bool  # whether the floors are of held-out targets, as in `results.json`; else of the whole store
     floors: list[Floor]
     growth: float | None  # how many times as large as initial ones the weights are; None if that is not known
-    # the loss over the vocabulary before the first step, of a run that starts from a model without a tokenizer
-    start_loss: float | None
 
 
 def gather_evidence(record: Record, recipe: PretrainRecipe) -> Evidence:
@@ -116,26 +107,7 @@ def gather_evidence(record: Record, recipe: PretrainRecipe) -> Evidence:
         bool(held_out),
         objective.floors(count_targets(store, tokenizer), held_out, evaluation),
         _growth(record, start, tokenizer),
-        _start_loss(start, objective, tokenizer, store, held_out),
     )
-
-
-@torch.no_grad()
-def _start_loss(
-    start: Start, objective: Objective, tokenizer: Tokenizer, store: TokenStore, held_out: list[Batch]
-) -> float | None:
-    if start.source is None or start.tokenizer is not None:
-        return None
-    batches = held_out
-    if not batches:
-        loader = build_loader(start, store, tokenizer, held_out=False, phase=start.recipe.all_phases[-1])
-        batches = [objective.prepare(batch) for batch in loader.sample(start.recipe.train.eval_sequences)]
-    with torch.random.fork_rng(devices=[]):
-        module = build_module(start, objective, tokenizer)
-    module.eval()
-    scores = [module.scores(batch)[f"{start.recipe.objective.main_term}_loss"] for batch in batches[:_NUM_BATCHES]]
-    count = sum(number for _, number in scores)
-    return sum(float(total) for total, _ in scores) / count if count else None
 
 
 def _growth(record: Record, start: Start, tokenizer: Tokenizer) -> float | None:
@@ -164,7 +136,7 @@ def find_causes(record: Record, recipe: PretrainRecipe, evidence: Evidence | Non
     """
     causes = []
     if evidence is not None:
-        if (difference := _other_model(evidence) or _other_start(evidence, recipe)) is not None:
+        if (difference := _other_model(evidence)) is not None:
             advice = (
                 "prepare the store again with the tokenizer of the model, or train from the beginning on this store"
             )
@@ -185,18 +157,6 @@ def _other_model(evidence: Evidence) -> str | None:
     return (
         f"{differing:,} of the {tokenizer.vocab_size:,} entries of {evidence.store.directory} differ from those of the "
         f"run's model (fingerprints {tokenizer.fingerprint()[:12]} and {model.fingerprint()[:12]})"
-    )
-
-
-def _other_start(evidence: Evidence, recipe: PretrainRecipe) -> str | None:
-    """How a run did that starts from a model without a tokenizer, if that was no better than guessing evenly."""
-    loss, even = evidence.start_loss, math.log(evidence.tokenizer.vocab_size)
-    if loss is None or loss < even - 0.05:
-        return None
-    return (
-        f"{recipe.init_from} has no tokenizer beside it, and before the first step its loss was {loss:.2f}, where "
-        f"guessing evenly among the entries of {evidence.store.directory} gives {even:.2f}: it learnt other ids, or "
-        "nothing"
     )
 
 

@@ -27,7 +27,6 @@ _NUM_ENTRIES = 20
 _ENTRIES_IN_ROW = 5
 _ENTRY_WIDTH = 10  # columns of a terminal, of whose 100 five entries with their shares then take 98
 _SHOWN_TOKENS = 24
-_MOST_SOURCES = 10
 
 
 def check_store(
@@ -160,14 +159,6 @@ def _check_documents(
 
 
 # ---- What is shown
-
-
-def sources_table(manifest: Mapping[str, Any]) -> FigureTable:
-    """The files that a store was made from."""
-    sources = manifest["sources"]
-    rows = [(source["file"], human_bytes(source["bytes"])) for source in sources[:_MOST_SOURCES]]
-    note = f"and {len(sources) - _MOST_SOURCES:,} more" if len(sources) > _MOST_SOURCES else ""
-    return FigureTable("Sources", tuple(rows), ("file", "size"), note)
 
 
 def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTable:

@@ -19,7 +19,6 @@ from unmask.doctor.store.checks import (
     length_histograms,
     length_table,
     longest_table,
-    sources_table,
 )
 from unmask.doctor.store.floors import floors_table
 from unmask.doctor.store.statistics import count_store, find_duplicates
@@ -68,7 +67,6 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> D
     facts = store.figures()
     tables = [
         facts_table(facts, statistics, tokenizer),
-        sources_table(store.manifest),
         floors_table(floors),
         length_table(statistics),
         entries_table(statistics, tokenizer),
