@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from statistics import fmean
 
 from unmask.doctor.recipe.checks import fitting_sequences, steps_of
 from unmask.doctor.recipe.estimates import FLOAT32, MemoryEstimate
@@ -246,11 +247,11 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
     is_known = len(known) == len(steps)
     weights = known if is_known else [phase.share for phase in phases]
     alone = [step_cost(workload, phase, 1, sequences_at_once(phase, 1, memory), speeds).total for phase in phases]
-    mean = StepCost(*(weighted_mean(parts, weights) for parts in zip(*map(astuple, costs), strict=True)))
+    mean = StepCost(*(fmean(parts, weights) for parts in zip(*map(astuple, costs), strict=True)))
     seconds = sum(number * cost.total for number, cost in zip(known, costs, strict=True)) if is_known else None
     peaks = [memory_of(workload, phase, devices, each) for phase, each in zip(phases, at_once, strict=True)]
     micro_batches = [phase.batch_size / devices / each for phase, each in zip(phases, at_once, strict=True)]
-    added = weighted_mean([_added_bytes(workload, math.ceil(number)) for number in micro_batches], weights)
+    added = fmean([_added_bytes(workload, math.ceil(number)) for number in micro_batches], weights)
     return RunCost(
         devices,
         steps=sum(known) if is_known else None,
@@ -259,8 +260,8 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
         energy_kwh=None if seconds is None or watts is None else devices * watts * seconds / 3.6e6,
         step=mean,
         phase_steps=tuple(costs),
-        efficiency=weighted_mean(alone, weights) / devices / mean.total,
-        efficiency_hidden=weighted_mean(alone, weights) / devices / (mean.total - mean.hideable),
+        efficiency=fmean(alone, weights) / devices / mean.total,
+        efficiency_hidden=fmean(alone, weights) / devices / (mean.total - mean.hideable),
         sent_bytes=sent_bytes(devices, added + _gathered_bytes(workload, devices) / 2),
         memory_bytes=max(peaks),
         sequences_at_once=at_once[peaks.index(max(peaks))],
@@ -271,10 +272,6 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
 def _steps(train: TrainSettings, phase: Phase, cost: StepCost) -> float | None:
     whole = steps_of(train, phase.tokens, phase.epochs, cost.total)
     return None if whole is None else whole * phase.share
-
-
-def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
 def nearest_divisor(number: int, batches: Sequence[int], most: int | None = None) -> int:

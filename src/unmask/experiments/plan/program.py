@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from unmask.doctor.recipe.examination import available_memory
 from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, measure_speed
 from unmask.errors import SettingsError
-from unmask.experiments.plan.costs import RunCost, Speeds, Workload, nearest_divisor, run_cost, weighted_mean
+from unmask.experiments.plan.costs import RunCost, Speeds, Workload, nearest_divisor, run_cost
 from unmask.experiments.plan.hardware import (
     CPU,
     GPUS,
@@ -344,4 +345,4 @@ def _measure(opened: Opened, compute: Compute, speeds: Speeds, device: Device) -
         planned.append(step.total)
         weights.append(phase.share)
         words.append(probe.steadiness)
-    return Measured(weighted_mean(measured, weights), weighted_mean(planned, weights), "; ".join(words))
+    return Measured(fmean(measured, weights), fmean(planned, weights), "; ".join(words))
