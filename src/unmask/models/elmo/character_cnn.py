@@ -72,14 +72,7 @@ class CharacterCnn(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """The vector of each word.
-
-        Args:
-            characters: (tokens, characters) int64, the ids of each word's characters, padded with `PADDING`.
-
-        Returns:
-            (tokens, projection) float.
-        """
+        """(tokens, projection) from the ids of each word's characters, (tokens, characters) padded with `PADDING`."""
         words, place = torch.unique(characters, dim=0, return_inverse=True)
         return self._vectors(words)[place]
 

@@ -85,15 +85,8 @@ class ElmoEncoder(nn.Module):
         self._words = words
 
     def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """The last hidden states.
-
-        Args:
-            batch: with the column `characters` (tokens, characters) int64, or of words in the table of `set_words`.
-            wanted: (n,) int64, the tokens wanted; None: all.
-
-        Returns:
-            (tokens or n, hidden) float, both directions side by side.
-        """
+        """The last hidden states of all tokens or of those `wanted`, (tokens, hidden), both directions side by side; of
+        a batch with the column `characters` (tokens, characters), or of words in the table of `set_words`."""
         last = self.hidden_states(batch)[-1]
         return last if wanted is None else last[wanted]
 
@@ -116,16 +109,10 @@ class ElmoEncoder(nn.Module):
     def read_in(
         self, direction: int, vectors: Tensor, lengths: tuple[int, ...], memory: LstmState | None = None
     ) -> tuple[list[Tensor], LstmState]:
-        """Has one direction read words.
-
-        Args:
-            direction: `FORWARD` or `BACKWARD`.
-            vectors: (tokens, projection) float, the words of each sequence in the order in which they are read.
-            lengths: of the sequences.
-            memory: (layers, sequences, size) each; None: empty.
+        """Has one direction read the words of each sequence, `vectors` (tokens, projection) in the order of reading.
 
         Returns:
-            Each layer's outputs (tokens, projection), in the order of `vectors`, and the memory afterwards.
+            Each layer's outputs, in the same order and shape, and the memory afterwards.
         """
         if memory is None:
             memory = self.empty_memory(len(lengths), vectors.device)

@@ -43,15 +43,7 @@ class MaskedLMHead(nn.Module):
             draw_truncated_normal(self.weight, width**-0.5)
 
     def forward(self, hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
-        """Logits at the targets alone.
-
-        Args:
-            hidden_at_targets: (targets, hidden) float, the encoder's output gathered at the masked positions.
-            word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
-
-        Returns:
-            (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
-        """
+        """The `vocabulary_logits` at the targets alone, from their hidden states (targets, hidden)."""
         return vocabulary_logits(self.transform(hidden_at_targets), self.decoder(word_embeddings), self.bias)
 
     def decoder(self, word_embeddings: Tensor) -> Tensor:

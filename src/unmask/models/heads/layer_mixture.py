@@ -47,14 +47,7 @@ class LayerChoice:
         return (count, hidden_size) if self.mixed else (count * hidden_size,)
 
     def select(self, states: Sequence[Tensor]) -> Tensor:
-        """The features of all tokens.
-
-        Args:
-            states: the embeddings' output, then each layer's; each (tokens, hidden) float.
-
-        Returns:
-            (tokens, layers, hidden) where they are mixed, else (tokens, width).
-        """
+        """The features of all tokens, each as `shape` says, of what `encoder.hidden_states` gave."""
         chosen = list(states[self.states])
         return torch.stack(chosen, 1) if self.mixed else torch.cat(chosen, 1)
 

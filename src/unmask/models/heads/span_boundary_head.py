@@ -49,15 +49,11 @@ class SpanBoundaryHead(nn.Module):
         initialise(self, settings.initializer_range)
 
     def forward(self, left: Tensor, right: Tensor, places: Tensor, word_embeddings: Tensor) -> Tensor:
-        """Logits of each target.
+        """The `vocabulary_logits` of each target.
 
         Args:
             left, right: (targets, hidden) float, the encoder's outputs just before and just after the span.
             places: (targets,) int64, the target's place in its span, from 0 (i - s in the paper's terms).
-            word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
-
-        Returns:
-            (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
         """
         inputs = torch.cat([left, right, self.position(places).to(left.dtype)], 1)
         hidden = self.norm1(functional.gelu(self.dense1(inputs)))  # (targets, hidden)

@@ -12,13 +12,7 @@ from unmask.models.dropout import dropout
 
 def band_mask(length: int, window: int, causal: bool, device: torch.device, padding: Tensor | None) -> Tensor:
     """(1 or sequences, 1, length, length) bool, True where a token (third) sees another (last). Each sees itself, so
-    that no row of padding is without anything to see.
-
-    Args:
-        window: how many tokens each sees on either side.
-        causal: True: none after it.
-        padding: (sequences, 1, 1, length) bool, True where there is no token; None where there is one everywhere.
-    """
+    that no row of padding is without anything to see. `causal` and `padding`: as for `attend_in_band`."""
     places = torch.arange(length, device=device)
     distance = places[:, None] - places
     seen = (distance.abs() <= window)[None, None]

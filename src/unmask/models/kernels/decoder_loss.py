@@ -71,14 +71,7 @@ def summed_decoder_loss(decoder: Decoder, labels: Tensor, weights: Tensor | None
 
 @torch.no_grad()
 def score_decoder(decoder: Decoder, labels: Tensor) -> DecoderScores:
-    """The loss of every target, and whether it was guessed; without a gradient.
-
-    Args:
-        labels: (targets,) int64.
-
-    Returns:
-        (targets,) float32 and (targets,) bool.
-    """
+    """The loss of every target, (targets,) float32, and whether it was guessed, bool; without a gradient."""
     losses = torch.empty(labels.shape, dtype=torch.float32, device=labels.device)
     right = torch.empty(labels.shape, dtype=torch.bool, device=labels.device)
     for rows in _slices(decoder):
@@ -94,15 +87,7 @@ _SMALL = 1e-30
 
 def losses_and_gradients(logits: Tensor, labels: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Of each row, -log softmax(logits)[label] + z_loss log(Z)^2, and its gradient: the softmax, times
-    1 + 2 z_loss log(Z), minus one at the label.
-
-    Args:
-        logits: (rows, classes) float.
-        labels: (rows, 1) int64, each a class.
-
-    Returns:
-        (rows,) and (rows, classes), both float32.
-    """
+    1 + 2 z_loss log(Z), minus one at the label: (rows,) and (rows, classes) float32, of labels (rows, 1)."""
     losses, gradient = _losses_and_probabilities(logits, labels)
     if z_loss:
         log_z = losses + logits.gather(1, labels).squeeze(1).float()

@@ -19,18 +19,7 @@ from unmask.models.kernels.banded_attention import band_mask
 def attend_by_products(
     grouped: Tensor, padding: Tensor | None, threshold: int, causal: bool, window: int | None
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(head_size)) V for each sequence and head, with dropout on the softmax.
-
-    Args:
-        grouped: (sequences, length, 3, heads, head_size) float: queries, keys, values.
-        padding: (sequences, 1, 1, length) bool, True where there is no token; None where there is one everywhere.
-        threshold: of dropout, in 1/65,536; 0: none.
-        causal: True: no token attends to a later one.
-        window: how many tokens each attends to on either side; None: all.
-
-    Returns:
-        (sequences, length, heads, head_size).
-    """
+    """As `attend_in_band`, without a window or with a wide one; `threshold`: of dropout, in 1/65,536; 0: none."""
     bias = _bias(grouped, padding, causal, window)
     return _Attention.apply(grouped, bias, threshold)  # type: ignore[no-untyped-call, no-any-return]
 

@@ -14,15 +14,8 @@ from unmask.models.kernels.row_layout import Layout
 def rotate(query_key_value: Tensor, layout: Layout, theta: float) -> Tensor:
     """Queries and keys turned by their positions; values as they are.
 
-    Dimension i and i + head_size / 2 are a pair, turned by position / theta^(2 i / head_size), as in GPT-NeoX.
-
-    Args:
-        query_key_value: (rows, 3, heads, head_size) float; head_size is even.
-        layout: of the batch, which keeps the angles for all layers with this theta.
-        theta: the base of the wavelengths.
-
-    Returns:
-        (rows, 3, heads, head_size), in the same precision.
+    Dimension i and i + head_size / 2 are a pair, turned by position / theta^(2 i / head_size), as in GPT-NeoX. From and
+    to (rows, 3, heads, head_size); the layout keeps the angles for all layers with this theta.
     """
     cos, sin = _angles(layout, theta, query_key_value.shape[-1], query_key_value.dtype)
     return _Rotate.apply(query_key_value, cos, sin)  # type: ignore[no-untyped-call, no-any-return]

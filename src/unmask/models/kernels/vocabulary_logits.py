@@ -12,19 +12,10 @@ _MULTIPLE = 128
 
 
 def vocabulary_logits(states: Tensor, words: Tensor, bias: Tensor | None) -> Tensor:
-    """states words^T + bias.
+    """states words^T + bias: (targets, vocab) from (targets, width), (vocab, width) and (vocab,).
 
-    On a GPU, where gradients are computed, entries of probability 0 are added to the vocabulary up to a multiple of
-    128: rows of 30,522 logits in two bytes each are not aligned for its matrix units. They change no loss and get no
-    gradient.
-
-    Args:
-        states: (targets, width) float.
-        words: (vocab, width), the word embeddings.
-        bias: (vocab,), or None for none.
-
-    Returns:
-        (targets, vocab), with columns of minus infinity added behind if padded.
+    On a GPU, where gradients are computed, columns of minus infinity are added behind, up to a multiple of 128: rows of
+    30,522 logits in two bytes each are not aligned for its matrix units. They change no loss and get no gradient.
     """
     if states.device.type == "cuda" and torch.is_grad_enabled():
         words, bias = padded_vocabulary(words, bias)
