@@ -160,7 +160,7 @@ def build_ours(setup: Setup) -> Callable[[Work], Any]:
     import torch
 
     from unmask.batch import Batch, pack
-    from unmask.inference.precision import freeze
+    from unmask.inference.opening import freeze
     from unmask.models.hub.directory import load_encoder
     from unmask.training.device import choose_compute
 

@@ -17,7 +17,8 @@ from unmask.finetuning.files import text_hashes, warn_of_known
 from unmask.finetuning.fitting import warn_of_untrained_positions
 from unmask.finetuning.kept_head import module_on_kept_head
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
-from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_sets
+from unmask.inference.example_sets import ExampleSet, encode_sets
+from unmask.inference.opening import attach_tokenizer
 from unmask.inference.task_options import adjusted_task
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import CHECKPOINTS, model_directory

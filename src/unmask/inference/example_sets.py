@@ -15,8 +15,7 @@ from unmask.batch import LossTerm
 from unmask.errors import ModelError
 from unmask.inference.coverage import Coverage
 from unmask.io.progress import Advance, not_shown
-from unmask.models.encoder import Encoder
-from unmask.models.hub.uses import NOT_FINITE, check_entries
+from unmask.models.hub.uses import NOT_FINITE
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tokenization.opening import Tokenizer
@@ -60,27 +59,6 @@ class Losses:
     def loss(self) -> float:
         """The sum over terms of coefficient x mean."""
         return sum(self.coefficients[name] * total / max(1, self.counts[name]) for name, total in self.totals.items())
-
-
-def attach_tokenizer(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
-    """Gives an encoder that reads the characters of words (ELMo) those of its tokenizer's words.
-
-    Args:
-        where: where both come from, for the message.
-
-    Raises:
-        ModelError: they do not belong together.
-    """
-    if encoder.reads_words != tokenizer.reads_words:
-        what = (
-            "words and the tokenizer is not one of words"
-            if encoder.reads_words
-            else "pieces of words, the tokenizer whole ones"
-        )
-        raise ModelError(f"{where}: the model reads {what}: they do not belong together; get the directory again")
-    check_entries(tokenizer.vocab_size, tokenizer.pad_id, encoder.settings, where)
-    if encoder.reads_words and tokenizer.reads_words:
-        encoder.set_words(tokenizer.table)
 
 
 def in_sets(

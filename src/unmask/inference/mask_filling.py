@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
-from unmask.inference.onnx_model import on_processor, open_encoder
-from unmask.inference.precision import freeze, inference_compute
+from unmask.inference.onnx_model import OnnxEncoder
+from unmask.inference.opening import Opened, open_model
 from unmask.io.encodings import is_text, normalized, read_utf8_lines
-from unmask.io.paths import is_onnx, model_directory
-from unmask.models.hub.config import usual_length
-from unmask.models.hub.directory import load_model
-from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries
+from unmask.models.hub.uses import MASKED, NOT_FINITE
 from unmask.tokenization.encoding.behind_masks import continuing_ids
 from unmask.tokenization.offsets import align
-from unmask.tokenization.tokenizer import TextTokenizer, assemble, load_tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer, assemble
 
 _BATCH_TOKENS = 2048
 """Tokens of texts that are read at once: with a mask at each, their probabilities take some 250 MB."""
@@ -80,8 +77,7 @@ class MaskFiller:
     """A masked-LM model and its tokenizer, loaded once.
 
     Args:
-        model: a model's directory, or that of the run that made it.
-        tokenizer: the model's, if it is open already.
+        model: a model's directory, or that of the run that made it; or what `open_model` has made of it.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32` or `bf16`.
 
@@ -93,31 +89,18 @@ class MaskFiller:
         SettingsError: there is no such device or precision, or, of an ONNX file, no ONNX Runtime.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        tokenizer: TextTokenizer | None = None,
-        *,
-        device: str = "auto",
-        precision: str = "fp32",
-    ) -> None:
-        directory = model_directory(model)
-        in_onnx = is_onnx(directory)
-        loaded = open_encoder(directory, MASKED) if in_onnx else load_model(directory, MASKED)
+    def __init__(self, model: str | Path | Opened, *, device: str = "auto", precision: str = "fp32") -> None:
+        if not isinstance(model, Opened):
+            model = open_model(model, MASKED, device=device, precision=precision, packs=False)
+        loaded, tokenizer = model.loaded, model.tokenizer
         assert loaded.masked_lm_head is not None
-        self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
-        check_entries(self.tokenizer.vocab_size, self.tokenizer.pad_id, loaded.encoder.settings, directory)
-        added = self.tokenizer.backend.get_added_tokens_decoder()[self.tokenizer.mask_id]
-        self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip
-        self.encoder: Any = loaded.encoder.eval()
-        self._max_length = usual_length(loaded.encoder.settings, loaded.config)
-        self.head = None if in_onnx else loaded.masked_lm_head.eval()
-        compute = inference_compute(device, precision)
-        if in_onnx:
-            self._compute = on_processor(directory, compute)
-        else:
-            module = compute.place(nn.ModuleList([loaded.encoder, loaded.masked_lm_head]))
-            self._compute = freeze(module, compute, packs=False)
+        assert not tokenizer.reads_words
+        self.tokenizer: TextTokenizer = tokenizer
+        added = tokenizer.backend.get_added_tokens_decoder()[tokenizer.mask_id]
+        self._mask_takes_blanks = tokenizer.kind == "wordpiece" or added.lstrip
+        self.encoder: Any = loaded.encoder
+        self.head = None if isinstance(loaded.encoder, OnnxEncoder) else loaded.masked_lm_head
+        self._max_length, self._compute = model.max_length, model.compute
 
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text is, for messages."""

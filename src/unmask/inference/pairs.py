@@ -7,22 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from torch import nn
-
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
-from unmask.inference.precision import freeze, inference_compute
+from unmask.inference.opening import Opened, open_model
 from unmask.io.input_files import DataPath
 from unmask.io.paths import CHECKPOINTS, GENERATOR, is_onnx, model_directory
 from unmask.io.progress import Progress
 from unmask.io.writing import temporary_directory
-from unmask.models.hub.config import usual_length
-from unmask.models.hub.directory import load_model
-from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.tasks.minimal_pairs.comparing import PairScores, encode_pairs, score_pairs, warn_of_alike
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 from unmask.tasks.minimal_pairs.scorers import PllMode, Sentence, SentenceScorer, new_scorer
-from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
 
 logger = logging.getLogger("unmask")
@@ -139,29 +133,31 @@ def open_scorer(
         raise ModelError(
             f"{directory} holds an ONNX file, which scores no sentences: give the directory that it was exported from"
         )
-    loaded = load_model(directory)
-    if loaded.discriminator_head is not None and not discriminator:
+    opened = open_model(directory, device=device, precision=precision)
+    if opened.loaded.discriminator_head is not None and not discriminator:
         if not (directory / GENERATOR).is_dir():
             raise ModelError(
                 f"{directory} is a discriminator without its generator, which says how likely a token is: give "
                 "discriminator=True (--discriminator) to let it answer itself"
             )
-        directory = directory / GENERATOR
-        loaded = load_model(directory)
+        opened = open_model(directory / GENERATOR, device=device, precision=precision)
+    loaded, directory = opened.loaded, opened.directory
     if discriminator and loaded.discriminator_head is None:
         raise SettingsError(f"discriminator is for ELECTRA: {directory} is a {loaded.architecture}: leave it out")
     if pll != "original" and (loaded.masked_lm_head is None or loaded.is_causal_lm):
         raise SettingsError(f"pll={pll} is for masked language models: {directory} is a {loaded.architecture}")
-    compute, tokenizer = inference_compute(device, precision), open_tokenizer(directory)
-    module = nn.ModuleList([loaded.encoder, *loaded.heads.values()]).to(compute.device).eval()
-    if not loaded.encoder.reads_words:
-        check_entries(tokenizer.vocab_size, tokenizer.pad_id, loaded.encoder.settings, directory)
-        compute = freeze(module, compute)
-    longest = usual_length(loaded.encoder.settings, loaded.config)
-    scorer = new_scorer(loaded.encoder, loaded.heads, loaded.is_causal_lm, tokenizer, compute, longest, pll)
+    return scorer_of(opened, pll)
+
+
+def scorer_of(opened: Opened, pll: PllMode = "original") -> SentenceScorer:
+    """The same of a model that is open, by its own head; raises ModelError if it has none that says it."""
+    loaded = opened.loaded
+    scorer = new_scorer(
+        loaded.encoder, loaded.heads, loaded.is_causal_lm, opened.tokenizer, opened.compute, opened.max_length, pll
+    )
     if scorer is None:
         raise ModelError(
-            f"{directory} is a {loaded.architecture}, which cannot say how likely a sentence is: expected a masked, "
-            "left-to-right or ELMo language model, as `unmask pretrain` makes them, or an ELECTRA"
+            f"{opened.directory} is a {loaded.architecture}, which cannot say how likely a sentence is: expected a "
+            "masked, left-to-right or ELMo language model, as `unmask pretrain` makes them, or an ELECTRA"
         )
     return scorer

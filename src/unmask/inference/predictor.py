@@ -15,31 +15,22 @@ from unmask.errors import ModelError, OutputError
 from unmask.inference.answer_lines import Answered, answer_lines, beside_input
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_chosen, read_members
-from unmask.inference.example_sets import (
-    MOST_EXAMPLES,
-    STREAMED,
-    ExampleSet,
-    attach_tokenizer,
-    counted_in,
-    encode_sets,
-    run_module,
-)
+from unmask.inference.example_sets import MOST_EXAMPLES, STREAMED, ExampleSet, counted_in, encode_sets, run_module
 from unmask.inference.inputs import having_field, read_task_inputs, rows_in_memory
-from unmask.inference.onnx_model import OnnxModule, on_processor
-from unmask.inference.precision import freeze, inference_compute, refuse_options
+from unmask.inference.onnx_model import OnnxModule
+from unmask.inference.opening import Opened, attach_tokenizer, freeze, open_model, refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns, Use, adjusted_task, as_columns, check_task_settings
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import as_path, check_writable, is_onnx, model_directory
+from unmask.io.paths import as_path, check_writable, is_onnx
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row
 from unmask.io.writing import refuse_inputs_inside, writing
-from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED, check_segments
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.table import recall_task
-from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute
 
 logger = logging.getLogger("unmask")
@@ -181,46 +172,44 @@ def load_predictor(
     members = read_members(place)
     if any(map(is_onnx, members or ())):
         device = "cpu"
-    compute = inference_compute(device, precision)
-    if members is None:
-        predictor = _load_one(model_directory(place), task, compute)
-    else:
+    if members is not None:
         check_members(members)
-        first, *others = (_load_one(member, task, compute) for member in members)
-        its_task = first.task.together([first.task, *(its.task for its in others)], read_chosen(place))
-        for number, (member, its) in enumerate(zip(members[1:], others, strict=True)):
-            if not its.reads_other_tokens_than(first):
-                attach_tokenizer(its.module.encoder, first.tokenizer, member)
-                its = replace(its, tokenizer=first.tokenizer)
-            others[number] = _frozen(its, precision)
-        predictor = replace(first, task=its_task, others=tuple(others))
-    return _frozen(predictor, precision)
+    if any(map(is_onnx, members or ())):
+        device = "cpu"
+    packs = precision == "bf16"
+    opened = [
+        open_model(each, FINE_TUNED, device=device, precision=precision, packs=packs) for each in members or [place]
+    ]
+    first, *others = (predictor_of(each, task) for each in opened)
+    if members is None:
+        return first
+    its_task = first.task.together([first.task, *(its.task for its in others)], read_chosen(place))
+    for number, (member, its) in enumerate(zip(members[1:], others, strict=True)):
+        if not its.reads_other_tokens_than(first):
+            attach_tokenizer(its.module.encoder, first.tokenizer, member)
+            others[number] = replace(its, tokenizer=first.tokenizer)
+    return replace(first, task=its_task, others=tuple(others))
 
 
-def _frozen(predictor: Predictor, precision: str | None) -> Predictor:
-    return replace(predictor, compute=freeze(predictor.module, predictor.compute, packs=precision == "bf16"))
-
-
-def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
-    in_onnx = is_onnx(directory)
-    loaded = blank_model(directory, FINE_TUNED) if in_onnx else load_model(directory, FINE_TUNED)
+def predictor_of(opened: Opened, task: str | None = None) -> Predictor:
+    """The same of a fine-tuned model that is open; `task` as for `load_predictor`."""
+    directory, loaded, tokenizer, compute = opened.directory, opened.loaded, opened.tokenizer, opened.compute
     try:
         recalled = recall_task(loaded, task)
     except ModelError as error:
         raise ModelError(f"{directory}/{error}") from error
-    tokenizer = open_tokenizer(directory)
-    attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
     is_foreign = "unmask_task" not in loaded.config
     ignores_segments = is_foreign and not tokenizer.reads_words and not tokenizer.gives_segments
     if is_foreign and not ignores_segments:
         check_segments(loaded.encoder.settings, directory)
-    if in_onnx:
-        module, compute = OnnxModule(module, directory), on_processor(directory, compute)
+    if is_onnx(directory):
+        module = OnnxModule(module, directory)
     else:
         if loaded.head_weights is not None:
             module.head.load_state_dict(loaded.head_weights)
         module = module.to(compute.device).eval()
+        compute = freeze(module, compute, packs=compute.dtype != torch.float32)  # the head may be the task's own
     return Predictor(
         recalled, module, tokenizer, compute, trained_length=loaded.trained_length, ignores_segments=ignores_segments
     )

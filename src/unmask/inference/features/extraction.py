@@ -23,7 +23,7 @@ import numpy as np
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.inference.coverage import Coverage
-from unmask.inference.example_sets import attach_tokenizer, in_sets
+from unmask.inference.example_sets import in_sets
 from unmask.inference.features.batches import (
     FeatureModel,
     InputSet,
@@ -44,20 +44,17 @@ from unmask.inference.features.inputs import (
 from unmask.inference.features.parquet import check_pyarrow, write_parquet
 from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.inputs import read_inputs, refusing_header
-from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
-from unmask.inference.precision import freeze, inference_compute
+from unmask.inference.onnx_model import check_layers
+from unmask.inference.opening import Opened, open_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
-from unmask.io.paths import check_writable, free_space, is_onnx, model_directory
+from unmask.io.paths import check_writable, free_space
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import json_line, refuse_foreign, refuse_inputs_inside, writing, writing_directory
 from unmask.models.heads.layer_mixture import find_choice
-from unmask.models.hub.config import usual_length
-from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
-from unmask.tokenization.opening import open_tokenizer
 
 logger = logging.getLogger("unmask")
 
@@ -93,19 +90,19 @@ def load_feature_model(
         SettingsError: no such layers or device, a column that does not apply here, or `max_length` is over the
             encoder's positions or leaves no room.
     """
-    directory = model_directory(model)
-    compute = inference_compute(device, precision)
-    tokenizer = open_tokenizer(directory)
-    if is_onnx(directory):
-        compute, loaded = on_processor(directory, compute), open_encoder(directory)
-    else:
-        loaded = load_encoder(directory)
-    layouts = feature_layouts(as_columns(columns), _remembered_columns(loaded.config, directory))
-    encoder = loaded.encoder.to(compute.device).eval()
-    attach_tokenizer(encoder, tokenizer, directory)
+    opened = open_model(model, device=device, precision=precision, heads=False)
+    return feature_model(opened, layers, columns=columns, max_length=max_length)
+
+
+def feature_model(
+    opened: Opened, layers: str = "last", *, columns: Columns = NOTHING_SAID, max_length: int | None = None
+) -> FeatureModel:
+    """The same of a model that is open."""
+    directory, encoder = opened.directory, opened.loaded.encoder
+    layouts = feature_layouts(as_columns(columns), _remembered_columns(opened.loaded.config, directory))
     settings = encoder.settings
     saved = find_sentence_model(directory)
-    usual = usual_length(settings, loaded.config)
+    usual = opened.max_length
     if saved is not None and saved.max_length is not None:
         usual = min(saved.max_length, usual)
     longest = usual if max_length is None else max_length
@@ -113,17 +110,16 @@ def load_feature_model(
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)
     check_layers(encoder, layers)
-    compute = freeze(encoder, compute)
-    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
+    model = FeatureModel(encoder, opened.tokenizer, opened.compute, choice, longest, layouts)
     if saved is not None:
         for remark in saved.remarks:
             logger.warning("%s: %s", directory, remark)
-        opened = replace(opened, usual_pool=saved.pool)
-    if (capacity := opened.row_maker("none").capacity(is_pair=True)) < 2:
+        model = replace(model, usual_pool=saved.pool)
+    if (capacity := model.row_maker("none").capacity(is_pair=True)) < 2:
         raise SettingsError(
             f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - capacity}"
         )
-    return opened
+    return model
 
 
 def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSettings:

@@ -22,7 +22,7 @@ from unmask.inference.features.batches import FeatureModel, input_sets, pooled_v
 from unmask.inference.features.extraction import load_feature_model, log_inputs, one_vector_pool, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.onnx_model import check_layers
-from unmask.inference.precision import refuse_options
+from unmask.inference.opening import refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row

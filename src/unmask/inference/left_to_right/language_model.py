@@ -10,14 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import pack
-from unmask.inference.precision import inference_compute, refuse_options
-from unmask.io.paths import model_directory
-from unmask.models.hub.config import usual_length
-from unmask.models.hub.directory import load_model
-from unmask.models.hub.uses import CAUSAL, check_entries
+from unmask.inference.opening import Opened, open_model, refuse_options
+from unmask.models.hub.uses import CAUSAL
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.minimal_pairs.scorers import LeftToRightScorer
-from unmask.tokenization.tokenizer import load_tokenizer
 
 
 class LanguageModel(LeftToRightScorer):
@@ -37,7 +33,7 @@ class LanguageModel(LeftToRightScorer):
 
 
 def load_language_model(
-    model: str | Path | LanguageModel, *, device: str | None = None, precision: str | None = None
+    model: str | Path | Opened | LanguageModel, *, device: str | None = None, precision: str | None = None
 ) -> LanguageModel:
     """Loads a left-to-right language model.
 
@@ -53,12 +49,8 @@ def load_language_model(
     if isinstance(model, LanguageModel):
         refuse_options(model, device=device, precision=precision)
         return model
-    compute = inference_compute(device, precision)
-    directory = model_directory(model)
-    loaded = load_model(directory, CAUSAL)
+    opened = model if isinstance(model, Opened) else open_model(model, CAUSAL, device=device, precision=precision)
+    loaded, tokenizer = opened.loaded, opened.tokenizer
     assert not loaded.encoder.reads_words, "ELMo is of another kind"
-    tokenizer = load_tokenizer(directory)
-    check_entries(tokenizer.vocab_size, tokenizer.pad_id, loaded.encoder.settings, directory)
-    head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()
-    window = usual_length(loaded.encoder.settings, loaded.config)
-    return LanguageModel(loaded.encoder.to(compute.device).eval(), head, tokenizer, compute, window)
+    assert not tokenizer.reads_words
+    return LanguageModel(loaded.encoder, loaded.masked_lm_head, tokenizer, opened.compute, opened.max_length)

@@ -17,7 +17,7 @@ from support.untrained import save_task_model
 from unmask.batch import pack
 from unmask.errors import SettingsError
 from unmask.inference.features.extraction import extract_features
-from unmask.inference.precision import freeze, inference_compute
+from unmask.inference.opening import freeze, inference_compute
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture
