@@ -104,10 +104,11 @@ def make_classifier(directory: Path) -> Path:
 
 def alone(model: Path, text: str, seconds: float, precision: str) -> float:
     """Milliseconds of the same embedding without a server, its tokens being there already."""
+    from unmask.inference.opening import open_model
     from unmask.serving.engine.asks import Reading
     from unmask.serving.engine.uses import VectorUse
 
-    use = VectorUse(model, precision)
+    use = VectorUse(open_model(model, precision=precision))
     work = use.read([text], Reading(normalise=True))
     times = []
     end = time.perf_counter() + seconds

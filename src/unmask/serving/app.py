@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from unmask import __version__
 from unmask.errors import ModelError, UserError
 from unmask.serving import compatible, endpoints, inspecting
-from unmask.serving.engine.asks import Answers, Refused, Unloadable
+from unmask.serving.engine.asks import Answers, Refused
 from unmask.serving.guards import Guards, failure_body
 from unmask.serving.metrics import RequestMetrics
 from unmask.serving.pages import add_pages
@@ -84,11 +84,6 @@ def _answer_errors(app: FastAPI) -> None:
     async def model_error(request: Request, error: ModelError) -> Response:
         logger.error("%s: %s", request.url.path, error)  # it names places of this machine
         return _failure(500, "the model cannot be used; the server's log says why", "model")
-
-    @app.exception_handler(Unloadable)
-    async def unloadable(request: Request, error: Unloadable) -> Response:
-        logger.error("%s: %s", request.url.path, error)
-        return _failure(404, "the model cannot be used any more; the server's log says why", "model_not_found")
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:

@@ -158,15 +158,6 @@ def test_tokens_have_their_places(client: TestClient) -> None:
     assert len(told["tokens"]) == len(told["ids"]) == len(told["offsets"])
 
 
-def test_tokens_need_no_weights(model_directories: Directories) -> None:
-    app = app_of(open_models([f"m={model_directories['masked']}"], "fp32"))
-    with TestClient(app) as client:
-        assert client.post("/v1/models/m/tokenize", json={"inputs": ["the sky"]}).status_code == 200
-        assert client.post("/tokenize", json={"inputs": "the sky"}).status_code == 200
-    loaded = {name for name, value in vars(app.service.engine.served["m"]).items() if "Use" in type(value).__name__}
-    assert loaded == {"masks", "tokens"}, "what it is mainly for is loaded at once"
-
-
 @pytest.mark.parametrize(
     ("model", "use"), [("encoder", "features"), ("classification", "classify"), ("masked", "score")]
 )

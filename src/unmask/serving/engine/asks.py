@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from unmask.errors import ModelError
-
 
 @dataclass(frozen=True)
 class Ask:
@@ -86,10 +84,6 @@ class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
 
     def __str__(self) -> str:
         return self.message
-
-
-class Unloadable(ModelError):  # noqa: N818  an answer to a client too
-    """What a model is asked for cannot be loaded: when it is served already, its directory has been changed."""
 
 
 class Fault(Exception):  # noqa: N818

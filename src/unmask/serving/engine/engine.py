@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from unmask.errors import ColumnError, InputError, UserError
+from unmask.io.paths import CHECKPOINTS
 from unmask.serving.engine.asks import Ask, Fault, ModelFacts, Refused, Reply, end
 from unmask.serving.engine.batching import Abandoned, Batcher, Work
 from unmask.serving.engine.metrics import BatchMetrics
@@ -18,13 +19,10 @@ from unmask.serving.engine.readers import READERS
 from unmask.serving.settings import Limits
 
 _SMALL = 2000
-"""Characters of what is read where it arrives, if its model is loaded: handing it to a thread would take longer."""
+"""Characters of what is read where it arrives: handing it to a thread would take longer."""
 
 _READ_AT_ONCE = 4
 """Longer texts, each of which takes up to a gigabyte."""
-
-_LOADED_AT_ONCE = 2
-"""What is first asked of a model: nobody else waits while it is loaded."""
 
 _CHARACTERS_A_TOKEN = 4
 """A request of so many for each token that may wait is refused unread: reading a text costs more than keeping it."""
@@ -49,21 +47,21 @@ class Engine:
         self.batcher = Batcher(self.limits, self.metrics, shares)
         self.metrics.queue_size = lambda: self.batcher.queue_size
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "unmask-reading")
-        self._loaders = ThreadPoolExecutor(_LOADED_AT_ONCE, "unmask-loading")
+        self._loader = ThreadPoolExecutor(1, "unmask-loading")  # of checkpoints: nobody else waits for them
 
     def ask(self, ask: Ask) -> Future[Reply]:
         reply: Future[Reply] = Future()
-        is_loaded = READERS[ask.reader].use in vars(self.served[ask.model])
+        of_checkpoints = READERS[ask.reader].use == CHECKPOINTS
         size, most = _size(ask.arguments), _CHARACTERS_A_TOKEN * self.limits.queue_tokens
         if size > most:
             message = f"{size:,} characters: a request has at most {most:,}: send fewer, or shorter inputs"
             end(reply, Refused(413, message, "too_large"))
-        elif is_loaded and size <= _SMALL:
+        elif size <= _SMALL and not of_checkpoints:
             self._read(ask, reply)
         else:
             waiting = [ask]
             reply.add_done_callback(lambda _: waiting.clear())  # what nobody waits for takes no memory until its turn
-            (self._readers if is_loaded else self._loaders).submit(self._read_next, waiting, reply)
+            (self._loader if of_checkpoints else self._readers).submit(self._read_next, waiting, reply)
         return reply
 
     def _read_next(self, waiting: list[Ask], reply: Future[Reply]) -> None:

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unicodedata import normalize
 
 import numpy as np
 
-from unmask.errors import InputError, ModelError, SettingsError, UserError
+from unmask.errors import InputError, SettingsError, UserError
 from unmask.inference.ensemble import read_members
-from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
+from unmask.inference.opening import Opened
+from unmask.inference.opening import open_model as open_directory
+from unmask.inference.predictor import load_predictor, predictor_of
+from unmask.io.paths import CHECKPOINTS, ENSEMBLE, GENERATOR, MODEL, RECIPE, is_onnx, model_directory
 from unmask.io.writing import temporary_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
-from unmask.models.hub.uses import commands_for, use_of
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.serving.engine.asks import ModelFacts, Unloadable
+from unmask.serving.engine.asks import ModelFacts
 from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.tasks.tagging.task import Tagging
@@ -36,51 +38,30 @@ MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
 
 logger = logging.getLogger("unmask")
 
+Loaded = TypeVar("Loaded")
+
 NAME = re.compile(r"[^\W_][\w.-]*")
 
 
 @dataclass
 class ServedModel:
-    """One model. What it is mainly for is loaded at once, the rest when it is first asked for.
+    """One model, whose uses all compute with one set of weights.
 
     Attributes:
         name: in addresses.
         directory: where it is.
+        precision: `fp32` or `bf16`.
         endpoints: what it can be asked, the main one first.
+        uses: what answers, by its name in `_OF_COMMANDS`; `checkpoints` are loaded when they are first asked for.
         created: when it was loaded, in seconds since 1970.
     """
 
     name: str
     directory: Path
     precision: str
-    endpoints: tuple[str, ...] = ()
+    endpoints: tuple[str, ...]
+    uses: Mapping[str, Any]
     created: int = field(default_factory=lambda: int(time.time()))
-    _locks: dict[str, threading.Lock] = field(default_factory=dict)
-    _files: Sequence[tuple[str, int, int]] | None = None  # of the directory, when the model was loaded
-
-    @cached_property
-    def task(self) -> TaskUse:
-        return TaskUse(self.directory, self.precision)
-
-    @cached_property
-    def masks(self) -> MaskUse:
-        return MaskUse(self.directory, self.precision)
-
-    @cached_property
-    def vectors(self) -> VectorUse:
-        return VectorUse(self.directory, self.precision)
-
-    @cached_property
-    def tokens(self) -> TokenUse:
-        return TokenUse(self.directory)
-
-    @cached_property
-    def likelihoods(self) -> LikelihoodUse:
-        return LikelihoodUse(self.directory, self.precision)
-
-    @cached_property
-    def generation(self) -> GenerationUse:
-        return GenerationUse(self.directory, self.precision)
 
     @cached_property
     def steps(self) -> list[int]:
@@ -100,12 +81,16 @@ class ServedModel:
         Raises:
             InputError: none can be read.
         """
-        found = {}
+        return _in_passing_thread(self._open_checkpoints)
+
+    def _open_checkpoints(self) -> dict[int, MaskUse]:
+        found, tokenizer = {}, self.uses["tokens"].tokenizer  # a run has one
         for step in self.steps:
             try:
                 with temporary_directory("unmask-checkpoint") as place:
                     model = save_checkpoint_model(self.directory.parent, place / "model", step)
-                    found[step] = MaskUse(model, self.precision, self.masks.filler.tokenizer)  # a run has one tokenizer
+                    opened = open_directory(model, MASKED, precision=self.precision, packs=False, tokenizer=tokenizer)
+                    found[step] = MaskUse(opened)
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
         if not found:
@@ -113,34 +98,20 @@ class ServedModel:
         return found
 
     def use(self, name: str) -> Any:
-        """The attribute of that name, loaded once, while others wait; raises `Unloadable`, also where the directory
-        holds another model by now: one name never answers from two.
-
-        It is loaded in a thread that then ends, and with it PyTorch's helper threads for it: while there are more of
-        these than cores, none waits awake, and every answer takes longer.
-        """
-        if name in vars(self):
-            return vars(self)[name]
-        with self._locks.setdefault(name, threading.Lock()), ThreadPoolExecutor(1) as pool:
-            self._files = self._files or _files_of(self.directory)
-            if _files_of(self.directory) != self._files:
-                raise Unloadable(f"{self.directory} has been changed since it was loaded: restart the server")
-            try:
-                return pool.submit(getattr, self, name).result()
-            except ModelError as error:
-                raise Unloadable(str(error)) from error
+        """What answers, by its name."""
+        return self.checkpoints if name == CHECKPOINTS else self.uses[name]
 
     def facts(self) -> ModelFacts:
         """What is known of it without asking it."""
         is_labelling = self.endpoints[0] in labelling_endpoints()
-        columns = self.task.predictor.task.text_columns if is_labelling else ()
+        columns = self.uses["task"].predictor.task.text_columns if is_labelling else ()
         return ModelFacts(self.name, self.endpoints, columns, self._describe())
 
     def _describe(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "unmask"}
         entry["uses"] = list(self.endpoints)
         if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):
-            task = self.task.predictor.task
+            task = self.uses["task"].predictor.task
             entry |= {"task": task.kind, "labels": list(task.labels)}
             if task.label_thresholds is not None:
                 entry |= {"multi_label": True, "thresholds": task.label_thresholds}
@@ -149,69 +120,72 @@ class ServedModel:
             if isinstance(task, Tagging):
                 entry["units"] = "characters" if task.tags_characters else "words"
         if "fill-mask" in self.endpoints:
-            entry["mask_token"] = self.masks.mask_token
+            entry["mask_token"] = self.uses["masks"].mask_token
         if "checkpoints" in self.endpoints:
             entry["steps"] = self.steps
         return entry
 
 
-def _files_of(directory: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of what a model is read from, its generator too; its card may change. Empty while they
-    are being replaced."""
-    found = (path for path in directory.rglob("*") if path.suffix != ".md" and path.is_file())
-    try:
-        return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
-    except OSError:
-        return []
+def _in_passing_thread(load: Callable[[], Loaded]) -> Loaded:
+    """What is loaded in a thread that then ends, and with it PyTorch's helper threads for it: while there are more of
+    these than cores, none waits awake, and every answer takes longer."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(load).result()
+
+
+_OF_COMMANDS: dict[str, tuple[str, Callable[[Opened], Any], tuple[str, ...]]] = {
+    "predict": ("task", lambda opened: TaskUse(predictor_of(opened)), ()),
+    "generate": ("generation", GenerationUse, ("generate",)),
+    "fill-mask": ("masks", MaskUse, ("fill-mask",)),
+    "features": ("vectors", VectorUse, ("features", "similarity")),
+    "evaluate --pairs": ("likelihoods", LikelihoodUse, ("score", "pairs")),
+}
+"""Commands that take a model: what answers as they do, by name, how it is made, and the endpoints, that of `predict`
+aside, which is its kind's (`FACTS`). The first that takes a model is what it is mainly for. What is no ensemble has
+`tokenize` too."""
+
+_KINDS = {"predict": FINE_TUNED, "generate": CAUSAL, "fill-mask": MASKED}
 
 
 def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
-    """Loads what a model is mainly for, and what its tokenizer segments with.
+    """Loads a model, and what its tokenizer segments with.
 
     Raises:
         ModelError: there is none, or it does not load.
         SettingsError: its segmenter needs a package that is not installed.
     """
-    model = _open_main_use(name, path, precision)
-    for member in read_members(Path(path)) or [model_directory(path)]:
+    model = _in_passing_thread(lambda: _open(name, path, precision))
+    for member in read_members(Path(path)) or [model.directory]:
         open_tokenizer(member).load_segmenter()
     return model
 
 
-_OF_COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "predict": ("task", ()),
-    "generate": ("generation", ("generate",)),
-    "fill-mask": ("masks", ("fill-mask",)),
-    "features": ("vectors", ("features",)),
-    "similarity": ("vectors", ("similarity",)),
-    "evaluate --pairs": ("likelihoods", ("score", "pairs")),
-}
-"""Commands that take a model: the attribute of `ServedModel` that answers as they do, and the endpoints, that of
-`predict` aside, which is its kind's (`FACTS`). The first that takes a model is what it is mainly for. What is no
-ensemble has `tokenize` too."""
-
-
-def _open_main_use(name: str, path: str | Path, precision: str) -> ServedModel:
+def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     if (Path(path) / ENSEMBLE).is_file():
-        model = ServedModel(name, Path(path), precision)
-        model.endpoints = _endpoints_of(model, ("predict",))
-        return model
+        task = TaskUse(load_predictor(path, precision=precision))
+        return ServedModel(name, Path(path), precision, (_endpoint_of(task),), {"task": task})
     directory = model_directory(path)
-    model = ServedModel(name, directory, precision)
     config = read_any_config(directory)
     commands = commands_for(directory, use_of(config)) or ("features",)  # which says why a class does not load
-    model.endpoints = (*_endpoints_of(model, commands), "tokenize")
+    found = {command: its for command, its in _OF_COMMANDS.items() if command in commands}
+    main = next(iter(found))
+    # A fine-tuned model in fp32 answers as `predict` does, bit for bit.
+    packs = main != "predict" or precision == "bf16"
+    opened = open_directory(directory, _KINDS.get(main), precision=precision, packs=packs)
+    uses: dict[str, Any] = {"tokens": TokenUse(opened)}
+    for command, (use, new, _) in found.items():
+        is_apart = command == "evaluate --pairs" and opened.loaded.discriminator_head is not None
+        uses[use] = new(open_directory(directory / GENERATOR, precision=precision) if is_apart else opened)
+    endpoints = [_endpoint_of(uses["task"])] if main == "predict" else []
+    endpoints += [endpoint for *_, its in found.values() for endpoint in its]
+    model = ServedModel(name, directory, precision, (*endpoints, "tokenize"), uses)
     if not is_onnx(directory):
         model.endpoints += _looks(model, family_in(config))
     return model
 
 
-def _endpoints_of(model: ServedModel, commands: Sequence[str]) -> tuple[str, ...]:
-    """The endpoints that answer as the commands do; loads what the model is mainly for."""
-    found = [its for command, its in _OF_COMMANDS.items() if command in commands]
-    main = model.use(found[0][0])
-    endpoints = [endpoint for _, its in found for endpoint in its]
-    return (*([FACTS[main.predictor.task.kind].endpoint] if "predict" in commands else []), *endpoints)
+def _endpoint_of(task: TaskUse) -> str:
+    return FACTS[task.predictor.task.kind].endpoint
 
 
 def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""What a model can be asked: each reader finds what the model is used for, which may have to be loaded first, and makes
-of the arguments what is to be computed, or the reply where nothing is."""
+"""What a model can be asked: each reader finds what the model is used for, and makes of the arguments what is to be
+computed, or the reply where nothing is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from unmask.errors import InputError
 from unmask.inference.left_to_right.generation import Sampling
+from unmask.io.paths import CHECKPOINTS
 from unmask.serving.engine import looks
 from unmask.serving.engine.asks import Reply
 from unmask.serving.engine.batching import Work
@@ -19,7 +20,7 @@ class Reader(NamedTuple):
     """How something is asked.
 
     Attributes:
-        use: the attribute of `ServedModel` that is asked.
+        use: what of `ServedModel` is asked, by its name there.
         function: takes it and the arguments.
     """
 
@@ -44,7 +45,7 @@ def _continue(use: GenerationUse, prompts: Sequence[str], num_tokens: int, sampl
 READERS = {
     "predictions": Reader("task", TaskUse.read),
     "masks": Reader("masks", MaskUse.read),
-    "masks of a checkpoint": Reader("checkpoints", _fill_at_step),
+    "masks of a checkpoint": Reader(CHECKPOINTS, _fill_at_step),
     "vectors": Reader("vectors", VectorUse.read),
     "cut vectors": Reader("vectors", VectorUse.read_cut),
     "similarities": Reader("vectors", VectorUse.read_pairs),
@@ -57,5 +58,5 @@ READERS = {
     "words": Reader("task", looks.words),
     "spans": Reader("task", looks.spans),
     "token scores": Reader("likelihoods", looks.token_scores),
-    "checkpoints": Reader("checkpoints", looks.checkpoints),
+    "checkpoints": Reader(CHECKPOINTS, looks.checkpoints),
 }

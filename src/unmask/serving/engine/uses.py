@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,15 @@ from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import ExampleSet
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets, pooled_vectors
-from unmask.inference.features.extraction import one_vector_pool
+from unmask.inference.features.extraction import feature_model, one_vector_pool
 from unmask.inference.features.inputs import FeatureInput, InputTokens, read_feature_input, tokenize
-from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
+from unmask.inference.features.similarity import choose_layers, compare_neighbours, unit_length
 from unmask.inference.left_to_right.generation import Sampling, begin_with, continue_prompt
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.mask_filling import MaskedText, MaskFiller
-from unmask.inference.pairs import open_scorer
-from unmask.inference.predictor import Predictor, load_predictor
+from unmask.inference.opening import Opened
+from unmask.inference.pairs import scorer_of
+from unmask.inference.predictor import Predictor
 from unmask.io.rows import Row
 from unmask.reports.samples import show_tokens
 from unmask.serving.engine.asks import Reading, Refused, Reply, too_much
@@ -35,8 +35,6 @@ from unmask.serving.engine.batching import Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.minimal_pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
-from unmask.tokenization.opening import Tokenizer, open_tokenizer
-from unmask.tokenization.tokenizer import TextTokenizer
 
 Fields = Mapping[str, Any]
 
@@ -50,8 +48,8 @@ _NO_TOKEN = {"score": None, "token": None, "sequence": None}
 class TaskUse:
     """Predictions of a fine-tuned model: `unmask predict`."""
 
-    def __init__(self, directory: Path, precision: str) -> None:
-        self.predictor: Predictor = load_predictor(directory, precision=precision)
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
         self._coverage = Coverage(self.predictor.tokenizer, "inputs")  # of all requests, so that it warns once
 
     def read(self, inputs: Sequence[Fields]) -> Work:
@@ -85,8 +83,8 @@ class TaskUse:
 class MaskUse:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
-    def __init__(self, directory: Path, precision: str, tokenizer: TextTokenizer | None = None) -> None:
-        self.filler = MaskFiller(directory, tokenizer, precision=precision)
+    def __init__(self, opened: Opened) -> None:
+        self.filler = MaskFiller(opened)
         self._coverage = Coverage(self.filler.tokenizer, "inputs")
 
     @property
@@ -143,8 +141,8 @@ def _json_bytes(text: str) -> int:
 class VectorUse:
     """One vector for each text: `unmask features`, `unmask similarity`."""
 
-    def __init__(self, directory: Path, precision: str) -> None:
-        self.model: FeatureModel = load_embedder(directory, precision=precision)
+    def __init__(self, opened: Opened) -> None:
+        self.model: FeatureModel = feature_model(opened)
         self._coverage = Coverage(self.model.tokenizer, "inputs")
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
@@ -225,8 +223,8 @@ def _chained(payloads: Sequence[InputSet]) -> Any:
 class TokenUse:
     """The tokens of texts, by a model's tokenizer alone."""
 
-    def __init__(self, directory: Path) -> None:
-        self.tokenizer: Tokenizer = open_tokenizer(directory)
+    def __init__(self, opened: Opened) -> None:
+        self.tokenizer = opened.tokenizer
 
     def tokens(self, texts: Sequence[str], most: int) -> Reply:
         """The tokens of texts, special ones left out: `tokens` for people, `ids` and `offsets` (characters).
@@ -279,8 +277,8 @@ class TokenUse:
 class LikelihoodUse:
     """How likely texts are to a language model: for minimal pairs, as `unmask evaluate --pairs`."""
 
-    def __init__(self, directory: Path, precision: str) -> None:
-        self.scorer: SentenceScorer = open_scorer(directory, precision=precision)
+    def __init__(self, opened: Opened) -> None:
+        self.scorer: SentenceScorer = scorer_of(opened)
         self._coverage = Coverage(self.scorer.tokenizer, "inputs")
 
     def read(self, texts: Sequence[str], texts_each: int = 1) -> Work:
@@ -327,8 +325,8 @@ class Continuing:
 class GenerationUse:
     """New text by a left-to-right model: `unmask generate`."""
 
-    def __init__(self, directory: Path, precision: str) -> None:
-        self._model: LanguageModel = load_language_model(directory, precision=precision)
+    def __init__(self, opened: Opened) -> None:
+        self._model: LanguageModel = load_language_model(opened)
         self._coverage = Coverage(self._model.tokenizer, "inputs")
 
     def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:

@@ -18,6 +18,7 @@ from torch.nn.modules import module
 
 from unmask.batch import pack
 from unmask.inference import onnx_model
+from unmask.inference.opening import open_model
 from unmask.serving.engine import batching as batching_module
 from unmask.serving.engine.asks import Refused
 from unmask.serving.engine.batching import Batcher, Work
@@ -276,7 +277,7 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
 
 
 def test_scoring_in_several_threads_ends_where_nobody_waits(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use, scored = LikelihoodUse(tiny_model, "fp32"), []
+    use, scored = LikelihoodUse(open_model(tiny_model)), []
     work = use.read(["a man is asleep on the grass . " * 3])
 
     def score(self: MaskedScorer, rows: Any, copies: Sequence[Any], found: Any) -> None:

@@ -50,7 +50,7 @@ class Upper:
 
 
 class Model:
-    """A model of which `upper` is loaded, and `late` is not."""
+    """A model whose checkpoints are not loaded."""
 
     def __init__(self) -> None:
         self.upper, self._late = Upper(), Upper()
@@ -69,7 +69,7 @@ class Model:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
-    monkeypatch.setattr(engine_module, "READERS", {name: Reader(name, Upper.read) for name in ("upper", "late")})
+    monkeypatch.setattr(engine_module, "READERS", {name: Reader(name, Upper.read) for name in ("upper", "checkpoints")})
     return Model()
 
 
@@ -89,10 +89,10 @@ def test_what_is_computed_comes_with_what_was_read(engine: Engine) -> None:
 
 
 def test_what_takes_long_to_read_is_read_by_others(engine: Engine, model: Model) -> None:
-    """A text that is long, and what must be loaded first."""
+    """A text that is long, and what may have to be loaded first."""
     asked(engine, "word")
     asked(engine, "w" * 2500)
-    asked(engine, "word", "late")
+    asked(engine, "word", "checkpoints")
     here, *others = model.upper.readers + model._late.readers
     assert here == threading.current_thread().name
     assert [name.partition("_")[0] for name in others] == ["unmask-reading", "unmask-loading"]
@@ -101,7 +101,7 @@ def test_what_takes_long_to_read_is_read_by_others(engine: Engine, model: Model)
 def test_what_is_loaded_keeps_no_other_text_waiting(engine: Engine, model: Model) -> None:
     asked(engine, "word")
     model.may_load.clear()
-    late = [engine.ask(Ask("m", "late", ("word",))) for _ in range(8)]
+    late = [engine.ask(Ask("m", "checkpoints", ("word",))) for _ in range(8)]
     assert asked(engine, "w" * 2500).tokens == 2500
     assert not any(each.done() for each in late)
     model.may_load.set()
@@ -148,8 +148,8 @@ def test_what_is_computed_ends_where_nobody_waits(engine: Engine, model: Model) 
 def test_what_nobody_waits_for_takes_no_memory_until_it_is_read(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_loaders", SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None))
-    ask = Ask("m", "late", ("text",))
+    monkeypatch.setattr(engine, "_loader", SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None))
+    ask = Ask("m", "checkpoints", ("text",))
     there = weakref.ref(ask)
     reply = engine.ask(ask)
     del ask

@@ -6,10 +6,7 @@ import json
 import shutil
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +14,13 @@ from support.untrained import save_discriminator, save_masked_lm, save_task_mode
 from unmask.corpus import segmenters
 from unmask.errors import SettingsError
 from unmask.finetuning.run import save_finetuned
+from unmask.inference.opening import Opened
 from unmask.info import describe
 from unmask.io.paths import GENERATOR
 from unmask.models.hub.directory import load_encoder
-from unmask.serving.engine.asks import Unloadable
-from unmask.serving.engine.models import ServedModel, default_models, open_model
+from unmask.serving.engine import models
+from unmask.serving.engine.models import default_models, open_model
+from unmask.serving.engine.uses import MaskUse
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -72,23 +71,8 @@ def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_pa
     save_masked_lm(directory / GENERATOR, "electra", texts)
     both = open_model("both", directory, "fp32")
     assert {"score", "pairs", "token-scores"} <= set(both.endpoints)
-    assert both.likelihoods.scorer
+    assert both.use("likelihoods").scorer
     assert describe(directory)["commands"][0] == "evaluate --pairs"
-
-
-def test_one_name_is_never_two_models(tiny_model: Path, tmp_path: Path) -> None:
-    texts = ["the sky is blue and the sea is green"] * 20
-    directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    model = open_model("its", directory, "fp32")
-    assert model.use("masks")
-    (directory / "README.md").write_text("a card", "utf-8")
-    assert model.use("tokens")
-    shutil.rmtree(directory)
-    save_masked_lm(directory, "bert", texts)
-    for _ in range(2):
-        with pytest.raises(Unloadable, match="has been changed since it was loaded: restart the server"):
-            model.use("vectors")
-    assert model.use("masks"), "which was loaded before"
 
 
 def test_a_model_of_any_number_of_labels_says_so(tiny_model: Path, tmp_path: Path) -> None:
@@ -110,37 +94,23 @@ def test_a_model_of_tags_says_of_what(tiny_model: Path, tmp_path: Path, units: s
     assert open_model("its", model, "fp32").facts().description["units"] == units
 
 
-class Slow(ServedModel):
-    """A model whose checkpoints take long to load."""
-
-    began, gate = threading.Event(), threading.Event()
-
-    @cached_property
-    def masks(self) -> Any:
-        self.loaded_by = threading.current_thread()
-        return "masks"
-
-    @cached_property
-    def checkpoints(self) -> Any:
-        self.began.set()
-        assert self.gate.wait(10)
-        return "checkpoints"
+def test_all_uses_of_a_model_have_one_set_of_weights(tiny_model: Path) -> None:
+    model = open_model("its", tiny_model, "fp32")
+    encoder = model.use("masks").filler.encoder
+    assert model.use("vectors").model.encoder is encoder
+    assert model.use("likelihoods").scorer.encoder is encoder
 
 
-def test_what_is_loaded_is_used_while_something_else_is_loaded() -> None:
-    model = Slow("m", Path("model"), "fp32")
-    with ThreadPoolExecutor(3) as threads:
-        loading = threads.submit(model.use, "checkpoints")
-        assert model.began.wait(10)
-        assert threads.submit(model.use, "masks").result(5) == "masks", "also where it is not loaded yet"
-        assert threads.submit(model.use, "masks").result(5) == "masks"
-        model.gate.set()
-        assert loading.result(5) == "checkpoints"
-
-
-def test_no_thread_stays_that_has_loaded_a_model() -> None:
+def test_no_thread_stays_that_has_loaded_a_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's helpers end with the thread that used them; with too many, each answer took twice as long."""
-    model = Slow("m", Path("model"), "fp32")
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(model.use, "masks").result(5) == "masks"
-        assert not model.loaded_by.is_alive()
+    threads = []
+
+    class Use(MaskUse):
+        def __init__(self, opened: Opened) -> None:
+            threads.append(threading.current_thread())
+            super().__init__(opened)
+
+    monkeypatch.setitem(models._OF_COMMANDS, "fill-mask", ("masks", Use, ("fill-mask",)))
+    open_model("its", tiny_model, "fp32")
+    [loaded_by] = threads
+    assert not loaded_by.is_alive()

@@ -20,7 +20,7 @@ import pytest
 
 from support.ranks import wait_until
 from unmask.errors import ColumnError, ModelError
-from unmask.serving.engine.asks import Ask, Fault, Reading, Refused, Reply, Unloadable
+from unmask.serving.engine.asks import Ask, Fault, Reading, Refused, Reply
 from unmask.serving.engine.engine import Engine
 from unmask.serving.engine.models import open_models
 from unmask.serving.engine.process import EngineProcess
@@ -63,7 +63,6 @@ def test_it_answers_as_an_engine_of_this_process(engine: EngineProcess, tiny_mod
     [
         Refused(429, "too many", "busy", "input", {"Retry-After": "1"}),
         ColumnError("no column", "name it"),
-        Unloadable("gone"),
         Fault("Traceback ..."),
     ],
     ids=lambda error: type(error).__name__,

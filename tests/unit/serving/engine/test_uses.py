@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unmask.inference.opening import open_model
 from unmask.serving.engine.asks import Ask, Reading
 from unmask.serving.engine.engine import Engine
-from unmask.serving.engine.models import ServedModel
+from unmask.serving.engine.models import open_models
 from unmask.serving.engine.uses import MaskUse, VectorUse
 from unmask.serving.settings import Limits
 
 
 def test_an_answer_for_a_mask_counts_as_a_token(tiny_model: Path) -> None:
     """So that few requests of many answers are computed together."""
-    use = MaskUse(tiny_model, "fp32")
+    use = MaskUse(open_model(tiny_model))
     text = f"a man is {use.mask_token} on the grass"
     short, long = use.read([text], 5), use.read([text] * 2, 1000)
     assert short.tokens == len(short.payload[0].ids)
@@ -24,14 +25,14 @@ def test_an_answer_for_a_mask_counts_as_a_token(tiny_model: Path) -> None:
 
 
 def test_a_word_that_is_no_token_is_answered_for_each_mask(tiny_model: Path) -> None:
-    use = MaskUse(tiny_model, "fp32")
+    use = MaskUse(open_model(tiny_model))
     work = use.read([f"a {use.mask_token} is {use.mask_token}"], 5, ["nosuchword"])
     [[found]] = use.compute(work.options, [work.payload])
     assert [each["mask"] for each in found if each["token_str"] == "nosuchword"] == [0, 1]
 
 
 def test_what_is_left_out_of_a_pair_is_that_of_both_texts(tiny_model: Path) -> None:
-    use, long = VectorUse(tiny_model, "fp32"), "a man " * 400
+    use, long = VectorUse(open_model(tiny_model)), "a man " * 400
     [only] = use.read([long], Reading(pool="cls")).left_out
     assert only > 0
     pairs = use.read_pairs([("a", long), (long, "a"), (long, long)], Reading(pool="cls"))
@@ -39,7 +40,7 @@ def test_what_is_left_out_of_a_pair_is_that_of_both_texts(tiny_model: Path) -> N
 
 
 def test_requests_computed_together_have_the_vectors_that_they_have_alone(tiny_model: Path) -> None:
-    use, reading = VectorUse(tiny_model, "fp32"), Reading()
+    use, reading = VectorUse(open_model(tiny_model)), Reading()
     payloads = [use.read(texts, reading).payload for texts in (["a man", "a dog"], ["two women"], ["a"])]
     for payload, found in zip(payloads, use.compute(reading, payloads), strict=True):
         np.testing.assert_allclose(found, use.compute(reading, [payload])[0], atol=1e-5)
@@ -52,6 +53,6 @@ def test_requests_computed_together_have_the_vectors_that_they_have_alone(tiny_m
 )
 def test_a_request_is_as_long_as_its_inputs(tiny_model: Path, reader: str, text: str, more: tuple[int, ...]) -> None:
     """Whatever computing it costs."""
-    engine = Engine({"m": ServedModel("m", tiny_model, "fp32", ("fill-mask",))}, Limits())
+    engine = Engine(open_models([f"m={tiny_model}"], "fp32"), Limits())
     assert engine.ask(Ask("m", reader, ([text] * 2, *more))).result(60).tokens == 10  # [CLS] and [SEP] around each
     assert b"\nte_request_input_length_sum 10.0\n" in engine.figures().result()
