@@ -25,19 +25,6 @@ of them: one strange word says nothing of a language."""
 _LONGEST = 40
 """Characters of an example."""
 
-_OF_SIGNS = (
-    " A word with a character that the vocabulary lacks is lost whole: put a blank between, or take a model whose "
-    "tokenizer was made for such texts"
-)
-_OF_LETTERS = (
-    " A word with a letter that the vocabulary lacks is lost whole. Take a model whose tokenizer was made for such "
-    "texts, or train one (`unmask tokenizer train`)"
-)
-_OF_A_LANGUAGE = (
-    " Is the tokenizer one of another language? Take a model whose tokenizer was made for such texts, or train one "
-    "(`unmask tokenizer train`)"
-)
-
 WARNED_OF: set[str] = set()
 """Fingerprints of the tokenizers that this process has warned of: every fold of a cross-validation opens them again."""
 
@@ -59,7 +46,6 @@ class Coverage:
     tokens: int = 0
     unknown: int = 0
     lost: int = 0
-    _lost: str | None = None  # the first of these texts; None until looked for, empty where there are windows alone
     _has_warned: bool = False
 
     def add(self, input_ids: NDArray[np.int32], bounds: ArrayLike, texts: Sequence[str]) -> None:
@@ -79,10 +65,7 @@ class Coverage:
         if not is_unknown.any():
             return
         self.unknown += int(is_unknown.sum())
-        if lost := _num_lost(is_own, is_unknown, np.asarray(bounds)):
-            self.lost += lost
-            if self._lost is None:
-                self._lost = self._example(texts, is_lost=True)[:_LONGEST]
+        self.lost += _num_lost(is_own, is_unknown, np.asarray(bounds))
         is_much = self.unknown >= MANY_UNKNOWN and self.unknown > MOST_UNKNOWN * self.tokens
         if is_much and not self._has_warned:
             self._has_warned = True
@@ -92,14 +75,14 @@ class Coverage:
             example = self._example(texts)
             logger.warning(
                 "%s: %.0f %% of the tokens (%s of %s) are %s%s: the vocabulary does not cover these texts, and all "
-                "such tokens are the same to the model.%s",
+                "such tokens are the same to the model. Take a model whose tokenizer was made for such texts, or train "
+                "one (`unmask tokenizer train`); a blank before a strange sign saves the word beside it",
                 self.name,
                 100 * self.unknown / self.tokens,
                 f"{self.unknown:,}",
                 f"{self.tokens:,}",
                 self._unknown_token,
                 f", such as {example[:_LONGEST]!r}" if example else "",
-                self._hint(example),
             )
 
     def note(self, counts: ExampleCounts) -> None:
@@ -109,30 +92,16 @@ class Coverage:
             counts.unknown = f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
         if self.lost and self.tokenizer.fingerprint() not in WARNED_OF:
             rows = "text or window" if self.lost == 1 else "texts or windows"
-            example = f", such as {self._lost!r}" if self._lost else ""
-            counts.note(f"{rows} read as {self._unknown_token} alone{example}", self.lost)
+            counts.note(f"{rows} read as {self._unknown_token} alone", self.lost)
 
-    def _example(self, texts: Sequence[str], is_lost: bool = False) -> str:
-        """The first unknown piece of some texts, or the first text of such pieces alone; empty if none has any."""
+    def _example(self, texts: Sequence[str]) -> str:
+        """The first unknown piece of some texts; empty if none has any."""
         for text in texts:
             [its] = align(self.tokenizer, [text])
             unknown = [place for place, token in enumerate(its.ids) if token == self.tokenizer.unk_id]
-            if is_lost and 0 < len(unknown) == len(its.ids):
-                return text
-            if unknown and not is_lost:
+            if unknown:
                 return text[its.starts[unknown[0]] : its.ends[unknown[0]]]
         return ""
-
-    def _hint(self, piece: str) -> str:
-        """What to do about a piece that is unknown, by which of its characters are; empty where it has no letter."""
-        ids_of = dict(zip(piece, self.tokenizer.encode_batch(list(piece)), strict=True))
-        unknown = {character for character, ids in ids_of.items() if self.tokenizer.unk_id in ids}
-        letters = {character for character in piece if character.isalpha()}
-        if not letters:
-            return "" if piece else _OF_A_LANGUAGE
-        if letters <= unknown:
-            return _OF_A_LANGUAGE
-        return _OF_LETTERS if letters & unknown or piece.isalpha() else _OF_SIGNS
 
     def add_texts(self, encoded: Sequence[TokenIds], texts: Sequence[str]) -> None:
         """The same of texts by themselves."""
