@@ -105,16 +105,16 @@ def make_classifier(directory: Path) -> Path:
 def alone(model: Path, text: str, seconds: float, precision: str) -> float:
     """Milliseconds of the same embedding without a server, its tokens being there already."""
     from unmask.inference.opening import open_model
+    from unmask.serving.engine.answerers import VectorAnswerer
     from unmask.serving.engine.asks import Reading
-    from unmask.serving.engine.uses import VectorUse
 
-    use = VectorUse(open_model(model, precision=precision))
-    work = use.read([text], Reading(normalise=True))
+    answerer = VectorAnswerer(open_model(model, precision=precision))
+    work = answerer.read([text], Reading(normalise=True))
     times = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         began = time.perf_counter()
-        use.compute(Reading(normalise=True), [work.payload])
+        answerer.compute(Reading(normalise=True), [work.payload])
         times.append(time.perf_counter() - began)
     return 1000 * median(times)
 

@@ -19,7 +19,7 @@ from support.serving import app_of
 from support.untrained import save_bert
 from unmask.card import card_of
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.deciding import Deciding
+from unmask.inference.abstaining import Abstaining
 from unmask.inference.predictor import predict_file
 from unmask.models.hub.directory import load_encoder
 from unmask.serving.engine.models import open_models
@@ -90,7 +90,7 @@ def test_a_kind_with_the_head_of_another_is_opened_as_it_was_saved(tmp_path: Pat
     assert list(prediction["probabilities"]) == STARS
     assert unmask.evaluate(model, path)["n"] == len(rows)
 
-    unsure = next(iter(predict_file(model, path, deciding=Deciding(abstain_below=1.0))))
+    unsure = next(iter(predict_file(model, path, abstaining=Abstaining(abstain_below=1.0))))
     assert (unsure["label"], unsure["median"], unsure["abstained"]) == (None, None, True)
     assert ORDINAL.own_way in (card := card_of(model))
     assert "pipeline(" not in card

@@ -84,8 +84,8 @@ def predict_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
+    from unmask.inference.abstaining import Abstaining
     from unmask.inference.answer_lines import Answered
-    from unmask.inference.deciding import Deciding
     from unmask.inference.predictor import load_predictor, predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
     from unmask.io.progress import Progress, not_shown
@@ -95,8 +95,8 @@ def predict_command(
     refuse_overwrite_alone(out, overwrite)
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
-    deciding = Deciding(abstain_below, most_uncertain)
-    options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format}
+    abstaining = Abstaining(abstain_below, most_uncertain)
+    options: Any = {"columns": named, "settings": given, "abstaining": abstaining, "format": format}
     computing: Any = {"device": device, "precision": precision}
     if out is not None:
         lost = f"nothing is kept: {out} appears once everything is answered; `> FILE` in place of --out keeps each line"
@@ -184,7 +184,7 @@ def similarity_command(
     precision: PrecisionOption = "fp32",
 ) -> None:
     """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
-    from unmask.inference.features.similarity import compare
+    from unmask.inference.features.similarity import answer_similarity
     from unmask.recipe.loading import read_columns
 
     named, written = read_columns(columns or []), (encoding, separator, header, quoted)
@@ -193,7 +193,7 @@ def similarity_command(
         given = [given_files(given[0], *written)]
     asked, among = (None if path is None else given_files(path, *written) for path in (query, corpus))
     options: Any = {"layers": layers, "pool": pool, "device": device, "precision": precision}
-    print_json_lines(compare(model, given, asked, among, columns=named, top_k=top_k, **options))
+    print_json_lines(answer_similarity(model, given, asked, among, columns=named, top_k=top_k, **options))
 
 
 @app.command("split")

@@ -85,7 +85,7 @@ def read_texts(model: FeatureModel, check: DataPath) -> list[InputSet]:
     return texts
 
 
-def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> dict[str, Any]:
+def certify_task(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> dict[str, Any]:
     """Both models on labelled examples.
 
     Args:
@@ -140,8 +140,9 @@ def compare_texts(
         texts: from `read_texts`.
 
     Returns:
-        As `compare`. The metric is of a masked language model `masked_accuracy`, how often the likeliest entry at a
-        mask is what was there; of others `cosine`, the mean over tokens of that between hidden states before and after.
+        As `certify_task`. The metric is of a masked language model `masked_accuracy`, how often the likeliest entry at
+        a mask is what was there; of others `cosine`, the mean over tokens of that between hidden states before and
+        after.
     """
     encoder: Any = after.encoder
     models = {"before": partial(_outputs_of_texts, before, head), "after": encoder.of_tokens}

@@ -15,7 +15,7 @@ import torch
 
 from unmask.card import Exported, card_of, stated_in
 from unmask.errors import OutputError, SettingsError
-from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
+from unmask.exporting.certificate import certify_task, compare_texts, read_examples, read_texts
 from unmask.exporting.graph import PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.features.sentence_transformers import find_sentence_model
@@ -164,7 +164,7 @@ def _comparison(
     if loaded.head_kind is not None:
         predictor = load_predictor(directory, device="cpu").with_options(columns, use="evaluate")
         examples = read_examples(predictor, check)
-        return lambda place: compare(predictor, load_predictor(place, device="cpu"), examples)
+        return lambda place: certify_task(predictor, load_predictor(place, device="cpu"), examples)
     model = load_feature_model(directory, columns=columns, device="cpu")
     texts = read_texts(model, check)
     head = loaded.masked_lm_head or loaded.discriminator_head

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError, OutputError
+from unmask.inference.abstaining import ALWAYS, Abstaining
 from unmask.inference.answer_lines import Answered, answer_lines, beside_input
-from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_chosen, read_members
 from unmask.inference.example_sets import MOST_EXAMPLES, STREAMED, ExampleSet, counted_in, encode_sets, run_module
 from unmask.inference.inputs import having_field, read_task_inputs, rows_in_memory
@@ -255,7 +255,7 @@ def predict_file(
     *,
     columns: Columns = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
-    deciding: Deciding = ALWAYS,
+    abstaining: Abstaining = ALWAYS,
     format: str | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -266,22 +266,22 @@ def predict_file(
 
     Args:
         columns, settings: see `Predictor.with_options`.
-        deciding: what is done with predictions that the model is not sure of.
+        abstaining: what is done with predictions that the model is not sure of.
         format: see `unmask.inference.inputs.read_inputs`.
         advance: as for `Predictor.predict_rows`.
-        answered: counts the inputs as their answers are taken, unless `deciding` keeps some only.
+        answered: counts the inputs as their answers are taken, unless `abstaining` keeps some only.
 
     Raises:
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
-        SettingsError: see `with_options`, `Deciding.check` and `read_inputs`.
+        SettingsError: see `with_options`, `Abstaining.check` and `read_inputs`.
     """
     predictor = load_predictor(model, device=device, precision=precision)
     predictor = predictor.with_options(columns, settings)
-    deciding.check(predictor.task)
+    abstaining.check(predictor.task)
     rows = _rows(predictor, path, columns, format)
-    if answered is None or deciding.most_uncertain is not None:
-        return deciding(predictor.predict_rows(rows, advance), predictor.task)
-    return answered.answering(deciding(predictor.predict_rows(answered.reading(rows), advance), predictor.task))
+    if answered is None or abstaining.most_uncertain is not None:
+        return abstaining(predictor.predict_rows(rows, advance), predictor.task)
+    return answered.answering(abstaining(predictor.predict_rows(answered.reading(rows), advance), predictor.task))
 
 
 def _rows(predictor: Predictor, path: str | DataPath, columns: Columns, format: str | None) -> Iterator[Row]:
@@ -300,7 +300,7 @@ def write_predictions(
     *,
     columns: Columns = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
-    deciding: Deciding = ALWAYS,
+    abstaining: Abstaining = ALWAYS,
     format: str | None = None,
     overwrite: bool = False,
     device: str | None = None,
@@ -314,7 +314,7 @@ def write_predictions(
         out: `.jsonl`, one object per line; `.csv`, a row per input (`unmask.inference.answer_lines`); or `.json`, one
             object `{id: answer}`, as SQuAD's scorers read the answers to questions.
         overwrite: True replaces an existing file.
-        columns, settings, deciding, format, device, precision: as for `predict_file`.
+        columns, settings, abstaining, format, device, precision: as for `predict_file`.
 
     Returns:
         `out`.
@@ -338,8 +338,8 @@ def write_predictions(
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
     predictor = predictor.with_options(columns, settings)
-    deciding.check(predictor.task)
-    total, decided = None, deciding.for_table if out.suffix == ".csv" else deciding
+    abstaining.check(predictor.task)
+    total, decided = None, abstaining.for_table if out.suffix == ".csv" else abstaining
     if as_files(path).can_be_read_again:
         total = _survey(predictor, _rows(predictor, path, columns, format), out.suffix)
     with Progress("predicting", total, unit="inputs") as progress, writing(out, overwrite) as file:

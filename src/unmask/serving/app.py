@@ -17,7 +17,7 @@ from unmask.serving.engine.asks import Answers, Refused
 from unmask.serving.guards import Guards, failure_body
 from unmask.serving.metrics import RequestMetrics
 from unmask.serving.pages import add_pages
-from unmask.serving.service import ClientLeft, Service
+from unmask.serving.service import Service
 from unmask.serving.settings import Limits
 
 _ALIVE_S = 3.0
@@ -112,10 +112,6 @@ def _answer_errors(app: FastAPI) -> None:
         message = known.get(error.status_code, str(error.detail))
         code = {413: "too_large", 429: "busy"}.get(error.status_code)
         return _failure(error.status_code, message, code, headers=error.headers)
-
-    @app.exception_handler(ClientLeft)
-    async def left(request: Request, error: ClientLeft) -> Response:
-        return Response(status_code=499)  # nobody reads it; the metrics count it
 
     @app.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> Response:

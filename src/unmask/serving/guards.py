@@ -16,7 +16,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from unmask.io.encodings import normalized
-from unmask.serving.service import DEADLINE, Service
+from unmask.serving.service import DEADLINE, ClientLeft, Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -105,7 +105,7 @@ class Guards:
             except TimeoutError:
                 raise HTTPException(408, f"the body did not arrive within {self._limits.timeout_s:g} s") from None
             if message["type"] == "http.disconnect":
-                raise HTTPException(499, "the client has left")  # nobody reads it; the metrics count it
+                raise ClientLeft
             arrived = len(message.get("body", b""))
             size += arrived
             self._held_bytes += arrived

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastapi import Request
+from starlette.exceptions import HTTPException
 
 from unmask.io.encodings import normalized
 from unmask.serving.engine.asks import Answers, Ask, ModelFacts, Refused, Reply
@@ -17,8 +18,11 @@ DEADLINE = "unmask.deadline"
 """In the scope of a request: when it is given up, by the loop's clock."""
 
 
-class ClientLeft(Exception):  # noqa: N818
-    """Nobody waits for the answer any more."""
+class ClientLeft(HTTPException):
+    """Nobody waits for the answer any more: its status is for the metrics."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client has left")
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def test_masks_are_filled_in_the_server_s_precision(run_of_checkpoints: Path) ->
         last = ask(client, "run", "layers", text=SKY, top_k=2)["layers"][-1]
         assert last["scores"] == pytest.approx([each["score"] for each in filled], rel=0.05)
         assert len(ask(client, "run", "checkpoints", text=SKY)["checkpoints"]) == 3
-    for use in (model.use("masks"), *model.use("checkpoints").values()):
+    for use in (model.answerer("masks"), *model.answerer("checkpoints").values()):
         assert {weight.dtype for weight in use.filler.encoder.parameters()} == {torch.bfloat16}
 
 
@@ -213,7 +213,7 @@ def test_one_checkpoint_fills_masks_as_the_model_does(learning: TestClient) -> N
 
 def test_all_checkpoints_have_one_tokenizer(run_of_checkpoints: Path) -> None:
     [model] = open_models([f"run={run_of_checkpoints}"], "fp32").values()
-    uses = [model.use("masks"), *model.use("checkpoints").values()]
+    uses = [model.answerer("masks"), *model.answerer("checkpoints").values()]
     assert len({id(use.filler.tokenizer) for use in uses}) == 1
 
 

@@ -289,7 +289,7 @@ def test_a_fault_of_ours_tells_nothing(
     served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_of(served_models)
-    vectors = served_models["encoder"].use("vectors")
+    vectors = served_models["encoder"].answerer("vectors")
     with TestClient(app, raise_server_exceptions=False) as client:
         with monkeypatch.context() as patch:
             patch.setattr(type(vectors), "compute", lambda *arguments: 1 / 0)

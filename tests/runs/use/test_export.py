@@ -286,7 +286,7 @@ def test_int8_answers_each_row_by_itself(unmask: Command, task_models: Any, chec
 def test_what_is_too_much_worse_is_not_written(
     unmask: Command, task_models: Any, check: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unmask.exporting.export.compare", lambda *_: {
+    monkeypatch.setattr("unmask.exporting.export.certify_task", lambda *_: {
         "metric": "accuracy", "loss": 0.02, "root_mean_square": {},
         "metrics": {"before": {"accuracy": 0.9}, "after": {"accuracy": 0.88}},
     })  # fmt: skip

@@ -15,7 +15,7 @@ from support.files import write_rows
 from support.questions import KITE, a_question
 from support.untrained import save_bert, save_masked_lm, save_task_model
 from unmask.errors import InputError
-from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
+from unmask.exporting.certificate import certify_task, compare_texts, read_examples, read_texts
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import load_predictor
@@ -138,7 +138,7 @@ def test_a_larger_error_is_worse_where_lower_is_better(tmp_path: Path) -> None:
         return replace(model, task=by_error, module=module)
 
     sets = [its for each in files for its in read_examples(model, each)]
-    told = compare(of_two(1.5), of_two(2.5), sets)
+    told = certify_task(of_two(1.5), of_two(2.5), sets)
     assert [each["mse"] for each in told["metrics"].values()] == [0.25, pytest.approx((2.25 + 0.25 + 0.25) / 3)]
     assert (told["metric"], told["loss"]) == ("mse", pytest.approx(2 / 3))
     assert told["largest_difference"] == {"logits": 1.0}  # of the first set
@@ -163,7 +163,7 @@ def test_a_question_that_is_no_longer_answered_is_worse(tmp_path: Path) -> None:
 
         return replace(model, module=SimpleNamespace(outputs=outputs, encoder=model.module.encoder))  # type: ignore[arg-type]
 
-    told = compare(shifted(0), shifted(-20), read_examples(model, as_files(data)))
+    told = certify_task(shifted(0), shifted(-20), read_examples(model, as_files(data)))
     assert [each["best_f1"] for each in told["metrics"].values()] == [100, 100]
     assert [each["f1"] for each in told["metrics"].values()] == [100, 50]
     assert (told["metric"], told["loss"]) == ("f1", 0.5)

@@ -25,7 +25,7 @@ from support.tasks import new_task
 from support.untrained import save_language_model, save_task_model
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.deciding import Deciding
+from unmask.inference.abstaining import Abstaining
 from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import STREAMED
 from unmask.inference.inputs import read_inputs
@@ -430,13 +430,13 @@ def test_answers_are_written_as_the_official_scorers_read_them(answering: Path, 
 def test_a_file_that_appears_while_questions_are_answered_is_kept(answering: Path, tmp_path: Path) -> None:
     data, out = write_rows(tmp_path / "dev.jsonl", *QUESTIONS), tmp_path / "answers.jsonl"
 
-    class LastOne(Deciding):
+    class LastOne(Abstaining):
         def __call__(self, predictions: Iterator[Any], task: Any) -> Iterator[Any]:
             yield from predictions
             out.write_text("mine", "utf-8")
 
     with pytest.raises(OutputError, match=r"answers\.jsonl has appeared .*: what was made is .*answers-2\.jsonl"):
-        write_predictions(answering, data, out, deciding=LastOne())
+        write_predictions(answering, data, out, abstaining=LastOne())
     assert out.read_text("utf-8") == "mine"
     assert len((tmp_path / "answers-2.jsonl").read_text("utf-8").splitlines()) == len(QUESTIONS)
 

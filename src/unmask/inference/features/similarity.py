@@ -115,7 +115,7 @@ def similarities(
     return _similarities(_open(model, layers, device, precision), read, pool)
 
 
-def compare(
+def answer_similarity(
     model: str | Path,
     texts: Sequence[str | InputFiles],
     query: str | DataPath | None = None,

@@ -30,7 +30,7 @@ class Abandoned(Exception):  # noqa: N818
 
 
 class Computes(Protocol):
-    """What answers requests of one kind; see `unmask.serving.engine.uses`."""
+    """What answers requests of one kind; see `unmask.serving.engine.answerers`."""
 
     def compute(self, options: Any, payloads: Sequence[Any]) -> Sequence[Any]:
         """The results of some requests with equal options, in their order."""
@@ -38,11 +38,11 @@ class Computes(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What a request asks: to be computed with others of the same use and options.
+    """What a request asks: to be computed with others of the same answerer and options.
 
     Attributes:
         options: hashable.
-        payload: what `use` made of the request's inputs.
+        payload: what `answerer` made of the request's inputs.
         tokens: how many the model reads for it: what computing it costs, so that it is more where a text is read again.
         input_tokens: how many its inputs have.
         left_out: for each input, how many of its tokens are not read.
@@ -50,7 +50,7 @@ class Work:
         unknown: for each input, how many of its tokens are unknown; see `Reply`.
     """
 
-    use: Computes
+    answerer: Computes
     options: Hashable
     payload: Any
     tokens: int
@@ -182,7 +182,7 @@ class Batcher:
             left = self._limits.batch_tokens
             for job in self._waiting:
                 first = batch[0].work if batch else job.work
-                is_alike = job.work.use is first.use and job.work.options == first.options
+                is_alike = job.work.answerer is first.answerer and job.work.options == first.options
                 if is_alike and (not batch or job.work.tokens <= left):
                     batch.append(job)
                     left -= job.work.tokens
@@ -197,7 +197,7 @@ class Batcher:
         work = batch[0].work
         try:
             with self._counted_as_under_way(batch):
-                results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
+                results = list(work.answerer.compute(work.options, [job.work.payload for job in batch]))
                 assert len(results) == len(batch), "one for each request"
         except Exception as error:
             if len(batch) == 1:

@@ -51,7 +51,7 @@ class Engine:
 
     def ask(self, ask: Ask) -> Future[Reply]:
         reply: Future[Reply] = Future()
-        of_checkpoints = READERS[ask.reader].use == CHECKPOINTS
+        of_checkpoints = READERS[ask.reader].answerer == CHECKPOINTS
         size, most = _size(ask.arguments), _CHARACTERS_A_TOKEN * self.limits.queue_tokens
         if size > most:
             message = f"{size:,} characters: a request has at most {most:,}: send fewer, or shorter inputs"

@@ -21,8 +21,8 @@ from unmask.inference.inspection import (
 )
 from unmask.io.rows import Row
 from unmask.reports.samples import show_tokens
+from unmask.serving.engine.answerers import LikelihoodAnswerer, MaskAnswerer, TaskAnswerer, VectorAnswerer
 from unmask.serving.engine.batching import Work
-from unmask.serving.engine.uses import LikelihoodUse, MaskUse, TaskUse, VectorUse
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.minimal_pairs.scorers import LeftToRightScorer
 
@@ -46,7 +46,7 @@ def _work(num_tokens: int, look: Callable[[], dict[str, Any]], cost: int | None 
     return Work(_LOOKING, look, None, num_tokens if cost is None else cost, num_tokens, [])
 
 
-def attention(vectors: VectorUse, text: str) -> Work:
+def attention(vectors: VectorAnswerer, text: str) -> Work:
     """How much each token attends to each, by layer and head, in thousandths."""
     encoder: Any = vectors.model.encoder  # one that attends: others have no such endpoint
     tokenizer = vectors.model.tokenizer
@@ -61,7 +61,7 @@ def attention(vectors: VectorUse, text: str) -> Work:
     return _work(len(ids), look)
 
 
-def layers(masks: MaskUse, text: str, top_k: int) -> Work:
+def layers(masks: MaskAnswerer, text: str, top_k: int) -> Work:
     """What each layer would put in place of the first mask."""
     filler: Any = masks.filler  # one that attends, with its head: others have no such endpoint
     masked = filler.encode(text)
@@ -75,7 +75,7 @@ def layers(masks: MaskUse, text: str, top_k: int) -> Work:
     return _work(len(masked.ids), look)
 
 
-def words(task: TaskUse, fields: dict[str, Any], method: Literal["erasure", "integrated_gradients"]) -> Work:
+def words(task: TaskAnswerer, fields: dict[str, Any], method: Literal["erasure", "integrated_gradients"]) -> Work:
     """Which tokens the label of a text rests on, and their `offsets` in their text; None of special tokens around."""
     row, tokenizer = Row(fields, "input"), task.predictor.tokenizer
     encoded = read_for_weighing(task.predictor, row, method, MOST_WEIGHED)
@@ -95,7 +95,7 @@ def words(task: TaskUse, fields: dict[str, Any], method: Literal["erasure", "int
     return _work(num_tokens, look, num_tokens * (num_tokens if method == "erasure" else NUM_STEPS))
 
 
-def spans(task: TaskUse, fields: dict[str, Any]) -> Work:
+def spans(task: TaskAnswerer, fields: dict[str, Any]) -> Work:
     """Where in a passage an answer may begin and end."""
     predictor = task.predictor
     [given] = predictor.task.read_all([Row(fields, "input")])
@@ -109,7 +109,7 @@ def spans(task: TaskUse, fields: dict[str, Any]) -> Work:
     return _work(len(encoded.input_ids), look)
 
 
-def token_scores(likelihoods: LikelihoodUse, text: str) -> Work:
+def token_scores(likelihoods: LikelihoodAnswerer, text: str) -> Work:
     """How likely each token of a text is: the natural logarithm."""
     scorer, work = likelihoods.scorer, likelihoods.read([text])
     [sentence] = work.payload
@@ -125,16 +125,16 @@ def token_scores(likelihoods: LikelihoodUse, text: str) -> Work:
     return _work(work.input_tokens, look, work.tokens)
 
 
-def checkpoints(uses: Mapping[int, MaskUse], text: str, top_k: int, targets: Sequence[str]) -> Work:
+def checkpoints(fillers: Mapping[int, MaskAnswerer], text: str, top_k: int, targets: Sequence[str]) -> Work:
     """What each checkpoint of the model's run puts in place of the first mask."""
-    one = next(iter(uses.values()))  # all have one tokenizer
+    one = next(iter(fillers.values()))  # all have one tokenizer
     work = one.read([text], top_k, targets)
     _check_length(work.payload[0].ids)
 
     def look() -> dict[str, Any]:
         answers = []
-        for step, use in uses.items():
-            [[found]] = use.compute(work.options, [work.payload])  # type: ignore[arg-type]  # as `read` made them
+        for step, filler in fillers.items():
+            [[found]] = filler.compute(work.options, [work.payload])  # type: ignore[arg-type]  # as `read` made them
             first = [each for each in found if not each.get("mask")]
             answers.append(
                 {
@@ -145,7 +145,7 @@ def checkpoints(uses: Mapping[int, MaskUse], text: str, top_k: int, targets: Seq
             )
         return {"checkpoints": answers}
 
-    return _work(work.input_tokens, look, len(uses) * work.tokens)
+    return _work(work.input_tokens, look, len(fillers) * work.tokens)
 
 
 def _check_length(ids: Sequence[Any], encoder: Any = None) -> None:

@@ -26,8 +26,15 @@ from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
+from unmask.serving.engine.answerers import (
+    GenerationAnswerer,
+    LikelihoodAnswerer,
+    MaskAnswerer,
+    TaskAnswerer,
+    TokenAnswerer,
+    VectorAnswerer,
+)
 from unmask.serving.engine.asks import ModelFacts
-from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.tasks.tagging.task import Tagging
 from unmask.tokenization.opening import open_tokenizer
@@ -45,14 +52,14 @@ NAME = re.compile(r"[^\W_][\w.-]*")
 
 @dataclass
 class ServedModel:
-    """One model, whose uses all compute with one set of weights.
+    """One model, whose answerers all compute with one set of weights.
 
     Attributes:
         name: in addresses.
         directory: where it is.
         precision: `fp32` or `bf16`.
         endpoints: what it can be asked, the main one first.
-        uses: what answers, by its name in `_OF_COMMANDS`; `checkpoints` are loaded when they are first asked for.
+        answerers: what answers, by its name in `_OF_COMMANDS`; `checkpoints` are loaded when they are first asked for.
         created: when it was loaded, in seconds since 1970.
     """
 
@@ -60,7 +67,7 @@ class ServedModel:
     directory: Path
     precision: str
     endpoints: tuple[str, ...]
-    uses: Mapping[str, Any]
+    answerers: Mapping[str, Any]
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -75,7 +82,7 @@ class ServedModel:
         return sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, most)})
 
     @cached_property
-    def checkpoints(self) -> dict[int, MaskUse]:
+    def checkpoints(self) -> dict[int, MaskAnswerer]:
         """What fills masks at each of `steps`. Those that cannot be read are left out, and logged.
 
         Raises:
@@ -83,35 +90,35 @@ class ServedModel:
         """
         return _in_passing_thread(self._open_checkpoints)
 
-    def _open_checkpoints(self) -> dict[int, MaskUse]:
-        found, tokenizer = {}, self.uses["tokens"].tokenizer  # a run has one
+    def _open_checkpoints(self) -> dict[int, MaskAnswerer]:
+        found, tokenizer = {}, self.answerers["tokens"].tokenizer  # a run has one
         for step in self.steps:
             try:
                 with temporary_directory("unmask-checkpoint") as place:
                     model = save_checkpoint_model(self.directory.parent, place / "model", step)
                     opened = open_directory(model, MASKED, precision=self.precision, packs=False, tokenizer=tokenizer)
-                    found[step] = MaskUse(opened)
+                    found[step] = MaskAnswerer(opened)
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
         if not found:
             raise InputError("no checkpoint of this model's run can be read; the server's log says why")
         return found
 
-    def use(self, name: str) -> Any:
+    def answerer(self, name: str) -> Any:
         """What answers, by its name."""
-        return self.checkpoints if name == CHECKPOINTS else self.uses[name]
+        return self.checkpoints if name == CHECKPOINTS else self.answerers[name]
 
     def facts(self) -> ModelFacts:
         """What is known of it without asking it."""
         is_labelling = self.endpoints[0] in labelling_endpoints()
-        columns = self.uses["task"].predictor.task.text_columns if is_labelling else ()
+        columns = self.answerers["task"].predictor.task.text_columns if is_labelling else ()
         return ModelFacts(self.name, self.endpoints, columns, self._describe())
 
     def _describe(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "unmask"}
         entry["uses"] = list(self.endpoints)
         if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):
-            task = self.uses["task"].predictor.task
+            task = self.answerers["task"].predictor.task
             entry |= {"task": task.kind, "labels": list(task.labels)}
             if task.label_thresholds is not None:
                 entry |= {"multi_label": True, "thresholds": task.label_thresholds}
@@ -120,7 +127,7 @@ class ServedModel:
             if isinstance(task, Tagging):
                 entry["units"] = "characters" if task.tags_characters else "words"
         if "fill-mask" in self.endpoints:
-            entry["mask_token"] = self.uses["masks"].mask_token
+            entry["mask_token"] = self.answerers["masks"].mask_token
         if "checkpoints" in self.endpoints:
             entry["steps"] = self.steps
         return entry
@@ -134,11 +141,11 @@ def _in_passing_thread(load: Callable[[], Loaded]) -> Loaded:
 
 
 _OF_COMMANDS: dict[str, tuple[str, Callable[[Opened], Any], tuple[str, ...]]] = {
-    "predict": ("task", lambda opened: TaskUse(predictor_of(opened)), ()),
-    "generate": ("generation", GenerationUse, ("generate",)),
-    "fill-mask": ("masks", MaskUse, ("fill-mask",)),
-    "features": ("vectors", VectorUse, ("features", "similarity")),
-    "evaluate --pairs": ("likelihoods", LikelihoodUse, ("score", "pairs")),
+    "predict": ("task", lambda opened: TaskAnswerer(predictor_of(opened)), ()),
+    "generate": ("generation", GenerationAnswerer, ("generate",)),
+    "fill-mask": ("masks", MaskAnswerer, ("fill-mask",)),
+    "features": ("vectors", VectorAnswerer, ("features", "similarity")),
+    "evaluate --pairs": ("likelihoods", LikelihoodAnswerer, ("score", "pairs")),
 }
 """Commands that take a model: what answers as they do, by name, how it is made, and the endpoints, that of `predict`
 aside, which is its kind's (`FACTS`). The first that takes a model is what it is mainly for. What is no ensemble has
@@ -162,7 +169,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
 
 def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     if (Path(path) / ENSEMBLE).is_file():
-        task = TaskUse(load_predictor(path, precision=precision))
+        task = TaskAnswerer(load_predictor(path, precision=precision))
         return ServedModel(name, Path(path), precision, (_endpoint_of(task),), {"task": task})
     directory = model_directory(path)
     config = read_any_config(directory)
@@ -172,19 +179,19 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     # A fine-tuned model in fp32 answers as `predict` does, bit for bit.
     packs = main != "predict" or precision == "bf16"
     opened = open_directory(directory, _KINDS.get(main), precision=precision, packs=packs)
-    uses: dict[str, Any] = {"tokens": TokenUse(opened)}
-    for command, (use, new, _) in found.items():
+    answerers: dict[str, Any] = {"tokens": TokenAnswerer(opened)}
+    for command, (answerer, new, _) in found.items():
         is_apart = command == "evaluate --pairs" and opened.loaded.discriminator_head is not None
-        uses[use] = new(open_directory(directory / GENERATOR, precision=precision) if is_apart else opened)
-    endpoints = [_endpoint_of(uses["task"])] if main == "predict" else []
+        answerers[answerer] = new(open_directory(directory / GENERATOR, precision=precision) if is_apart else opened)
+    endpoints = [_endpoint_of(answerers["task"])] if main == "predict" else []
     endpoints += [endpoint for *_, its in found.values() for endpoint in its]
-    model = ServedModel(name, directory, precision, (*endpoints, "tokenize"), uses)
+    model = ServedModel(name, directory, precision, (*endpoints, "tokenize"), answerers)
     if not is_onnx(directory):
         model.endpoints += _looks(model, family_in(config))
     return model
 
 
-def _endpoint_of(task: TaskUse) -> str:
+def _endpoint_of(task: TaskAnswerer) -> str:
     return FACTS[task.predictor.task.kind].endpoint
 
 

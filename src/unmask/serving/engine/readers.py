@@ -10,49 +10,59 @@ from unmask.errors import InputError
 from unmask.inference.left_to_right.generation import Sampling
 from unmask.io.paths import CHECKPOINTS
 from unmask.serving.engine import looks
+from unmask.serving.engine.answerers import (
+    Continuing,
+    GenerationAnswerer,
+    LikelihoodAnswerer,
+    MaskAnswerer,
+    TaskAnswerer,
+    TokenAnswerer,
+    VectorAnswerer,
+)
 from unmask.serving.engine.asks import Reply
 from unmask.serving.engine.batching import Work
 from unmask.serving.engine.models import ServedModel
-from unmask.serving.engine.uses import Continuing, GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 
 
 class Reader(NamedTuple):
     """How something is asked.
 
     Attributes:
-        use: what of `ServedModel` is asked, by its name there.
+        answerer: what of `ServedModel` is asked, by its name there.
         function: takes it and the arguments.
     """
 
-    use: str
+    answerer: str
     function: Callable[..., Work | Reply]
 
     def read(self, model: ServedModel, arguments: Sequence[Any]) -> Work | Reply:
-        return self.function(model.use(self.use), *arguments)
+        return self.function(model.answerer(self.answerer), *arguments)
 
 
-def _fill_at_step(uses: dict[int, MaskUse], step: int, *arguments: Any) -> Work:
-    if step not in uses:
-        there = ", ".join(f"{each:,}" for each in uses)
+def _fill_at_step(checkpoints: dict[int, MaskAnswerer], step: int, *arguments: Any) -> Work:
+    if step not in checkpoints:
+        there = ", ".join(f"{each:,}" for each in checkpoints)
         raise InputError(f"no checkpoint of step {step:,} here: there are {there}")
-    return uses[step].read(*arguments)
+    return checkpoints[step].read(*arguments)
 
 
-def _continue(use: GenerationUse, prompts: Sequence[str], num_tokens: int, sampling: dict[str, Any], seed: int) -> Work:
-    return use.read(prompts, Continuing(num_tokens, Sampling(**sampling), seed))
+def _continue(
+    answerer: GenerationAnswerer, prompts: Sequence[str], num_tokens: int, sampling: dict[str, Any], seed: int
+) -> Work:
+    return answerer.read(prompts, Continuing(num_tokens, Sampling(**sampling), seed))
 
 
 READERS = {
-    "predictions": Reader("task", TaskUse.read),
-    "masks": Reader("masks", MaskUse.read),
+    "predictions": Reader("task", TaskAnswerer.read),
+    "masks": Reader("masks", MaskAnswerer.read),
     "masks of a checkpoint": Reader(CHECKPOINTS, _fill_at_step),
-    "vectors": Reader("vectors", VectorUse.read),
-    "cut vectors": Reader("vectors", VectorUse.read_cut),
-    "similarities": Reader("vectors", VectorUse.read_pairs),
-    "scores": Reader("likelihoods", LikelihoodUse.read),
+    "vectors": Reader("vectors", VectorAnswerer.read),
+    "cut vectors": Reader("vectors", VectorAnswerer.read_cut),
+    "similarities": Reader("vectors", VectorAnswerer.read_pairs),
+    "scores": Reader("likelihoods", LikelihoodAnswerer.read),
     "continuations": Reader("generation", _continue),
-    "tokens": Reader("tokens", TokenUse.tokens),
-    "template tokens": Reader("tokens", TokenUse.template_tokens),
+    "tokens": Reader("tokens", TokenAnswerer.tokens),
+    "template tokens": Reader("tokens", TokenAnswerer.template_tokens),
     "attention": Reader("vectors", looks.attention),
     "layers": Reader("masks", looks.layers),
     "words": Reader("task", looks.words),

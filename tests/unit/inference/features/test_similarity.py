@@ -14,7 +14,7 @@ from support.files import write, write_rows
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.features import batches as feature_batches
 from unmask.inference.features.extraction import load_feature_model
-from unmask.inference.features.similarity import compare, embed, similarities, unit_length
+from unmask.inference.features.similarity import answer_similarity, embed, similarities, unit_length
 
 QUERIES = ["a man is outside", "two dogs"]
 CORPUS = ["people wait", "a man is outside", "a dog", "", "the child plays with a ball", "a man", "people wait"]
@@ -73,7 +73,9 @@ def search(folder: Path, model: Path, queries: list[str], corpus: list[str], top
     """What `compare` finds, for texts in two files."""
     query = write_rows(folder / "query.jsonl", *({"text": text} for text in queries))
     return list(
-        compare(model, [], query, write_rows(folder / "c.jsonl", *({"text": text} for text in corpus)), top_k=top_k)
+        answer_similarity(
+            model, [], query, write_rows(folder / "c.jsonl", *({"text": text} for text in corpus)), top_k=top_k
+        )
     )
 
 
@@ -180,13 +182,15 @@ def test_vectors_of_any_length_get_length_one() -> None:
 
 
 def test_the_commands_three_ways(tiny_model: Path, tmp_path: Path) -> None:
-    (two,) = compare(tiny_model, ["a man", "a dog"])
+    (two,) = answer_similarity(tiny_model, ["a man", "a dog"])
     assert two == next(similarities(tiny_model, [("a man", "a dog")]))
     pairs = write(tmp_path / "pairs.tsv", "id\ttext_a\ttext_b\nx\ta man\ta dog\n")
-    assert list(compare(tiny_model, [str(pairs)])) == [{"id": "x", **two}]
+    assert list(answer_similarity(tiny_model, [str(pairs)])) == [{"id": "x", **two}]
     query = write(tmp_path / "query.txt", "".join(f"{text}\n" for text in QUERIES))
     corpus = write_rows(tmp_path / "corpus.jsonl", *({"text": text} for text in CORPUS))
-    assert list(compare(tiny_model, [], query, corpus, top_k=2)) == search(tmp_path, tiny_model, QUERIES, CORPUS, 2)
+    assert list(answer_similarity(tiny_model, [], query, corpus, top_k=2)) == search(
+        tmp_path, tiny_model, QUERIES, CORPUS, 2
+    )
 
 
 def test_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -194,23 +198,23 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     pair = write_rows(tmp_path / "pair.jsonl", {"text_a": "a", "text_b": "b"})
     for words in ([], ["a", "b", "c"]):
         with pytest.raises(SettingsError, match="give two texts, or one file of pairs"):
-            compare(tiny_model, words)
+            answer_similarity(tiny_model, words)
     with pytest.raises(SettingsError, match="give two texts"):
-        compare(tiny_model, [], single)
+        answer_similarity(tiny_model, [], single)
     with pytest.raises(InputError, match=r"single\.txt:1: a single text: expected a pair"):
-        list(compare(tiny_model, [str(single)]))
+        list(answer_similarity(tiny_model, [str(single)]))
     with pytest.raises(InputError, match=r"pair\.jsonl:1: a pair of texts: expected single ones"):
-        compare(tiny_model, [], single, pair)
+        answer_similarity(tiny_model, [], single, pair)
     table = write(tmp_path / "table.txt", "text\na man\n")
     with pytest.raises(InputError, match=r"table\.txt:1: read as a text, and it is the header of a table \(text\)"):
-        compare(tiny_model, [], table, single)
+        answer_similarity(tiny_model, [], table, single)
     asked, among = write(tmp_path / "q.csv", "query\na man\n"), write(tmp_path / "c.csv", "passage\na dog\n")
     one_name = (
         r"Name it with --column text=NAME, one name for --query and --corpus; or give texts, one a line, in \.txt"
     )
     for columns, told in (({}, r"q\.csv:2: no column 'tokens'"), ({"text": "query"}, r"c\.csv:2: no column 'query'")):
         with pytest.raises(InputError, match=rf"{told}.* {one_name}$"):
-            compare(tiny_model, [], asked, among, columns=columns)
+            answer_similarity(tiny_model, [], asked, among, columns=columns)
     unmixed = "one of embeddings, second-to-last, last, layer-1, layer-2$"  # what two layers give, and no mixture
     for layers, told in (
         ("weighted-all", "layers=weighted-all: the weights of such a mixture are learned .*, and here is none"),
@@ -219,7 +223,7 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         ("first", "no feature layers 'first'"),
     ):
         with pytest.raises(SettingsError, match=f"^{told}.*: .*{unmixed}"):
-            compare(tiny_model, ["a", "b"], layers=layers)
+            answer_similarity(tiny_model, ["a", "b"], layers=layers)
     with pytest.raises(SettingsError, match=r"^layers=weighted-all-and-embeddings: the weights"):
         embed(load_feature_model(tiny_model, "weighted-all-and-embeddings"), ["a"])
     with pytest.raises(SettingsError, match="pool=none gives a vector for each token"):

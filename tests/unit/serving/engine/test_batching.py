@@ -20,10 +20,10 @@ from unmask.batch import pack
 from unmask.inference import onnx_model
 from unmask.inference.opening import open_model
 from unmask.serving.engine import batching as batching_module
+from unmask.serving.engine.answerers import LikelihoodAnswerer
 from unmask.serving.engine.asks import Refused
 from unmask.serving.engine.batching import Batcher, Work
 from unmask.serving.engine.metrics import BatchMetrics
-from unmask.serving.engine.uses import LikelihoodUse
 from unmask.serving.settings import Limits
 from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tasks.minimal_pairs.scorers import MaskedScorer
@@ -277,7 +277,7 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
 
 
 def test_scoring_in_several_threads_ends_where_nobody_waits(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use, scored = LikelihoodUse(open_model(tiny_model)), []
+    use, scored = LikelihoodAnswerer(open_model(tiny_model)), []
     work = use.read(["a man is asleep on the grass . " * 3])
 
     def score(self: MaskedScorer, rows: Any, copies: Sequence[Any], found: Any) -> None:

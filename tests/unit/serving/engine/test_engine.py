@@ -60,7 +60,7 @@ class Model:
     def facts(self) -> ModelFacts:
         return ModelFacts("m", ("upper",), [], {})
 
-    def use(self, name: str) -> Upper:
+    def answerer(self, name: str) -> Upper:
         if name == "upper":
             return self.upper
         assert self.may_load.wait(10)

@@ -19,8 +19,8 @@ from unmask.info import describe
 from unmask.io.paths import GENERATOR
 from unmask.models.hub.directory import load_encoder
 from unmask.serving.engine import models
+from unmask.serving.engine.answerers import MaskAnswerer
 from unmask.serving.engine.models import default_models, open_model
-from unmask.serving.engine.uses import MaskUse
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -71,7 +71,7 @@ def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_pa
     save_masked_lm(directory / GENERATOR, "electra", texts)
     both = open_model("both", directory, "fp32")
     assert {"score", "pairs", "token-scores"} <= set(both.endpoints)
-    assert both.use("likelihoods").scorer
+    assert both.answerer("likelihoods").scorer
     assert describe(directory)["commands"][0] == "evaluate --pairs"
 
 
@@ -96,16 +96,16 @@ def test_a_model_of_tags_says_of_what(tiny_model: Path, tmp_path: Path, units: s
 
 def test_all_uses_of_a_model_have_one_set_of_weights(tiny_model: Path) -> None:
     model = open_model("its", tiny_model, "fp32")
-    encoder = model.use("masks").filler.encoder
-    assert model.use("vectors").model.encoder is encoder
-    assert model.use("likelihoods").scorer.encoder is encoder
+    encoder = model.answerer("masks").filler.encoder
+    assert model.answerer("vectors").model.encoder is encoder
+    assert model.answerer("likelihoods").scorer.encoder is encoder
 
 
 def test_no_thread_stays_that_has_loaded_a_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's helpers end with the thread that used them; with too many, each answer took twice as long."""
     threads = []
 
-    class Use(MaskUse):
+    class Use(MaskAnswerer):
         def __init__(self, opened: Opened) -> None:
             threads.append(threading.current_thread())
             super().__init__(opened)

@@ -1,7 +1,7 @@
 """What a model can be asked over HTTP.
 
-Each use reads the inputs of a request, in any thread, and computes those of many requests together, in the thread that
-owns the models; what comes out is what the command line writes for them.
+Each answerer reads the inputs of a request, in any thread, and computes those of many requests together, in the thread
+that owns the models; what comes out is what the command line writes for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_TOKEN = {"score": None, "token": None, "sequence": None}
 """The answer for a word that is no token."""
 
 
-class TaskUse:
+class TaskAnswerer:
     """Predictions of a fine-tuned model: `unmask predict`."""
 
     def __init__(self, predictor: Predictor) -> None:
@@ -80,7 +80,7 @@ class TaskUse:
         return [list(islice(answers, len(each.examples))) for each in payloads]
 
 
-class MaskUse:
+class MaskAnswerer:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
     def __init__(self, opened: Opened) -> None:
@@ -138,7 +138,7 @@ def _json_bytes(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode())
 
 
-class VectorUse:
+class VectorAnswerer:
     """One vector for each text: `unmask features`, `unmask similarity`."""
 
     def __init__(self, opened: Opened) -> None:
@@ -220,7 +220,7 @@ def _chained(payloads: Sequence[InputSet]) -> Any:
     return replace(rows, examples=np.concatenate(numbers))
 
 
-class TokenUse:
+class TokenAnswerer:
     """The tokens of texts, by a model's tokenizer alone."""
 
     def __init__(self, opened: Opened) -> None:
@@ -274,7 +274,7 @@ class TokenUse:
         return Reply(rows, 0, [0] * len(rows))
 
 
-class LikelihoodUse:
+class LikelihoodAnswerer:
     """How likely texts are to a language model: for minimal pairs, as `unmask evaluate --pairs`."""
 
     def __init__(self, opened: Opened) -> None:
@@ -322,7 +322,7 @@ class Continuing:
     seed: int
 
 
-class GenerationUse:
+class GenerationAnswerer:
     """New text by a left-to-right model: `unmask generate`."""
 
     def __init__(self, opened: Opened) -> None:

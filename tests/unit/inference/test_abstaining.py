@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import SettingsError
-from unmask.inference.deciding import Deciding, certainty
+from unmask.inference.abstaining import Abstaining, certainty
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 
@@ -28,36 +28,36 @@ def test_certainty_is_that_of_the_decision() -> None:
     assert certainty(several, {"a": 0.3}) == 0.5
     assert certainty({"labels": ["a"], "probabilities": {"a": 1.0}}, {"a": 1.0}) == 1
     with_threshold = TaskSettings(name="classification", multi_label=True, thresholds={"a": 0.32})
-    [kept] = Deciding(abstain_below=0.6)([several], open_task(with_threshold, ColumnSettings()))
+    [kept] = Abstaining(abstain_below=0.6)([several], open_task(with_threshold, ColumnSettings()))
     assert (kept["abstained"], kept["labels"]) == (True, None)
     assert kept["certainty"] == pytest.approx(0.53125), "what is compared is told"
 
 
 def test_below_the_threshold_there_is_no_decision() -> None:
-    told = list(Deciding(abstain_below=0.8)([label(0.79), label(0.8)], CLASSIFICATION))
+    told = list(Abstaining(abstain_below=0.8)([label(0.79), label(0.8)], CLASSIFICATION))
     assert [(one["label"], one["abstained"], one["score"]) for one in told] == [(None, True, 0.79), ("a", False, 0.8)]
-    [choice] = Deciding(abstain_below=0.8)([{"choice": 0, "probabilities": [0.5, 0.5]}], CHOICE)
+    [choice] = Abstaining(abstain_below=0.8)([{"choice": 0, "probabilities": [0.5, 0.5]}], CHOICE)
     assert (choice["choice"], choice["abstained"], "label" in choice) == (None, True, False)
-    assert list(Deciding()([label(0.5)], CLASSIFICATION)) == [label(0.5)]
+    assert list(Abstaining()([label(0.5)], CLASSIFICATION)) == [label(0.5)]
 
 
 def test_how_often_it_abstained_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    list(Deciding(abstain_below=0.8)([label(0.9), label(0.7), label(0.6)], CLASSIFICATION))
+    list(Abstaining(abstain_below=0.8)([label(0.9), label(0.7), label(0.6)], CLASSIFICATION))
     assert "the model abstained on 2 of 3 inputs, being under 0.8 certain" in caplog.text
     caplog.clear()
-    list(Deciding(abstain_below=0.5)([label(0.9)], CLASSIFICATION))
+    list(Abstaining(abstain_below=0.5)([label(0.9)], CLASSIFICATION))
     assert not caplog.text
 
 
 def test_the_least_certain_come_first_and_of_equals_the_earlier() -> None:
     given = [label(each, number=number) for number, each in enumerate([0.9, 0.6, 0.6, 0.55, 0.99])]
-    kept = list(Deciding(most_uncertain=3)(given, CLASSIFICATION))
+    kept = list(Abstaining(most_uncertain=3)(given, CLASSIFICATION))
     assert [(one["number"], one["certainty"]) for one in kept] == [(3, 0.55), (1, 0.6), (2, 0.6)]
-    assert len(list(Deciding(most_uncertain=9)(given, CLASSIFICATION))) == 5
+    assert len(list(Abstaining(most_uncertain=9)(given, CLASSIFICATION))) == 5
 
 
 def test_in_a_table_to_label_next_no_guess_stands_under_a_column_of_labels() -> None:
-    chosen, given = Deciding(most_uncertain=1), [label(0.6, input={"text": "it"})]
+    chosen, given = Abstaining(most_uncertain=1), [label(0.6, input={"text": "it"})]
     [row] = chosen.for_table(given, CLASSIFICATION)
     assert list(row.items())[:2] == [("predicted", "a"), ("score", 0.6)]
     assert row["input"] == {"text": "it", "label": ""}
@@ -65,7 +65,7 @@ def test_in_a_table_to_label_next_no_guess_stands_under_a_column_of_labels() -> 
     assert row["input"] == {"text": "it", "label": "b"}, "which somebody has filled in"
     named = open_task(CLASSIFICATION.settings, ColumnSettings(text="review", label="stars"), lenient=True)
     given = [label(0.6, input={name: "it"}) for name in ("review", "text")]
-    rows = Deciding(most_uncertain=2).for_table(given, named)
+    rows = Abstaining(most_uncertain=2).for_table(given, named)
     assert [set(row["input"]) for row in rows] == [{"review", "stars"}, {"text", "label"}]
     named = open_task(CLASSIFICATION.settings, ColumnSettings(text="text", label="score"), lenient=True)
     [row] = chosen.for_table([label(0.6, input={"text": "it"})], named)
@@ -77,15 +77,15 @@ def test_in_a_table_to_label_next_no_guess_stands_under_a_column_of_labels() -> 
     choice = {"choice": 0, "probabilities": [0.5, 0.5], "input": {"context": "it"}}
     [row] = chosen.for_table([choice], CHOICE)
     assert (row["predicted"], row["input"], "choice" in row) == (0, {"context": "it"}, False)
-    assert list(Deciding().for_table(given, CLASSIFICATION)) == given
+    assert list(Abstaining().for_table(given, CLASSIFICATION)) == given
 
 
 def test_what_does_not_apply_is_refused() -> None:
     for wrong in ({"abstain_below": 0.0}, {"abstain_below": 1.5}, {"most_uncertain": 0}):
         with pytest.raises(SettingsError, match="expected"):
-            Deciding(**wrong)
+            Abstaining(**wrong)
     task = open_task(TaskSettings(name="stsb"), ColumnSettings())
     for given, option in ({"abstain_below": 0.5}, "--abstain-below"), ({"most_uncertain": 3}, "--most-uncertain"):
         with pytest.raises(SettingsError, match=f"{option} is for labels and choices, and the model's task is stsb"):
-            Deciding(**given).check(task)
-    Deciding().check(task)
+            Abstaining(**given).check(task)
+    Abstaining().check(task)

@@ -35,7 +35,7 @@ def certainty(prediction: dict[str, Any], thresholds: Mapping[str, float] = Mapp
 
 
 @dataclass(frozen=True)
-class Deciding:
+class Abstaining:
     """What to do with uncertain predictions of a classifier or of a task with choices. If anything is, each has its
     `certainty`.
 
@@ -105,5 +105,5 @@ class Deciding:
             yield answer
 
 
-ALWAYS = Deciding()
+ALWAYS = Abstaining()
 """Every prediction is kept as it is."""
