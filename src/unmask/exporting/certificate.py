@@ -21,7 +21,7 @@ from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import ExampleSet, counted_in
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
-from unmask.inference.features.inputs import PLACE
+from unmask.inference.features.rows import PLACE
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import Predictor
 from unmask.io.input_files import DataPath

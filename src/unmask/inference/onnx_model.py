@@ -130,7 +130,7 @@ class OnnxEncoder(nn.Module):
             )
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The last ones alone, (tokens, hidden) float32; see `check_layers`."""
+        """The last ones alone, (tokens, hidden) float32."""
         return [self.of_tokens(batch, HIDDEN)[HIDDEN]]
 
     def logits(self, batch: Batch) -> Tensor:
@@ -150,15 +150,6 @@ def open_encoder(directory: Path, kind: str | None = None) -> LoadedModel:
     blank = blank_model(directory, kind)
     encoder: Any = OnnxEncoder(directory, blank.encoder.settings)
     return replace(blank, encoder=encoder)
-
-
-def check_layers(encoder: Any, layers: str) -> None:
-    """Raises SettingsError for layers that an ONNX file does not give."""
-    if isinstance(encoder, OnnxEncoder) and layers != "last":
-        raise SettingsError(
-            f"layers={layers}: an ONNX file gives the last layer alone: choose last, or give the directory that it was "
-            "exported from"
-        )
 
 
 class OnnxModule(TaskModule):

@@ -6,8 +6,8 @@ Tokens are pooled on the device that computes them: one vector per text is copie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.batch import Batch
-from unmask.errors import InputError, ModelError
+from unmask.config import nearest
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import MOST_EXAMPLES, in_sets, map_ahead
-from unmask.inference.features.inputs import PLACE, FeatureInput, InputTokens, RowMaker, tokenize
+from unmask.inference.features.rows import PLACE, FeatureInput, InputTokens, RowMaker, tokenize
+from unmask.inference.onnx_model import OnnxEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.heads.layer_mixture import LayerChoice
+from unmask.models.heads.layer_mixture import LayerChoice, find_choice
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
@@ -34,6 +36,13 @@ sentence-transformers takes it."""
 
 ONE_ROW: frozenset[Pool] = frozenset({"cls", "mean-with-special"})
 """Pools of one row: longer texts are cut."""
+
+
+def check_pool(name: str) -> Pool:
+    """The pool of that name; raises SettingsError if there is none."""
+    if name not in get_args(Pool):
+        raise SettingsError(f"no pool {name!r}: {nearest(str(name), get_args(Pool)).removeprefix('; ')}")
+    return cast(Pool, name)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,35 @@ class FeatureModel:
     max_length: int
     layouts: tuple[ColumnSettings, ...] = field(repr=False)
     usual_pool: Pool = "mean"
+
+    def with_layers(self, name: str, mixes: bool = False) -> FeatureModel:
+        """The same model with another choice of layers.
+
+        Args:
+            name, mixes: see `unmask.models.heads.layer_mixture.find_choice`.
+
+        Raises:
+            SettingsError: there is no such choice, or it does not fit.
+        """
+        if isinstance(self.encoder, OnnxEncoder) and name != "last":
+            raise SettingsError(
+                f"layers={name}: an ONNX file gives the last layer alone: choose last, or give the directory that it "
+                "was exported from"
+            )
+        return replace(self, choice=find_choice(name, self.encoder.settings.num_hidden_layers, mixes))
+
+    def pool_named(self, name: str | None) -> Pool:
+        """The pool of that name, which is to give a text one vector; None: the model's usual one.
+
+        Raises:
+            SettingsError: there is none of that name, or it is `none`.
+        """
+        if name == "none":
+            raise SettingsError(
+                "pool=none gives a vector for each token, and a text needs one: choose mean, max, cls or "
+                "mean-with-special"
+            )
+        return self.usual_pool if name is None else check_pool(name)
 
     @property
     def shape(self) -> tuple[int, ...]:

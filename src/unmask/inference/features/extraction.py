@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -28,12 +28,14 @@ from unmask.inference.features.batches import (
     FeatureModel,
     InputSet,
     Pool,
+    check_pool,
     checked_tokens,
     input_sets,
     pooled_vectors,
     token_vectors,
 )
-from unmask.inference.features.inputs import (
+from unmask.inference.features.parquet import check_pyarrow, write_parquet
+from unmask.inference.features.rows import (
     FeatureInput,
     describe_tokens,
     feature_layouts,
@@ -41,10 +43,8 @@ from unmask.inference.features.inputs import (
     num_characters,
     read_feature_input,
 )
-from unmask.inference.features.parquet import check_pyarrow, write_parquet
 from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.inputs import read_inputs, refusing_header
-from unmask.inference.onnx_model import check_layers
 from unmask.inference.opening import Opened, open_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
@@ -52,7 +52,7 @@ from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
 from unmask.io.paths import check_writable, free_space
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import json_line, refuse_foreign, refuse_inputs_inside, writing, writing_directory
-from unmask.models.heads.layer_mixture import find_choice
+from unmask.models.heads.layer_mixture import CHOICES
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 
@@ -91,13 +91,11 @@ def load_feature_model(
             encoder's positions or leaves no room.
     """
     opened = open_model(model, device=device, precision=precision, heads=False)
-    return feature_model(opened, layers, columns=columns, max_length=max_length)
+    return feature_model(opened, columns=columns, max_length=max_length).with_layers(layers, mixes=True)
 
 
-def feature_model(
-    opened: Opened, layers: str = "last", *, columns: Columns = NOTHING_SAID, max_length: int | None = None
-) -> FeatureModel:
-    """The same of a model that is open."""
+def feature_model(opened: Opened, *, columns: Columns = NOTHING_SAID, max_length: int | None = None) -> FeatureModel:
+    """The same of a model that is open, of its last layer."""
     directory, encoder = opened.directory, opened.loaded.encoder
     layouts = feature_layouts(as_columns(columns), _remembered_columns(opened.loaded.config, directory))
     settings = encoder.settings
@@ -108,9 +106,7 @@ def feature_model(
     longest = usual if max_length is None else max_length
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
-    choice = find_choice(layers, settings.num_hidden_layers)
-    check_layers(encoder, layers)
-    model = FeatureModel(encoder, opened.tokenizer, opened.compute, choice, longest, layouts)
+    model = FeatureModel(encoder, opened.tokenizer, opened.compute, CHOICES["last"], longest, layouts)
     if saved is not None:
         for remark in saved.remarks:
             logger.warning("%s: %s", directory, remark)
@@ -176,7 +172,9 @@ def extract_features(
     """
     input = as_files(input)
     checked_pool = check_pool(pool)
-    _check_known("format", format, get_args(Format), " (of the input: --input-format)")
+    if format not in get_args(Format):
+        known = nearest(str(format), get_args(Format)).removeprefix("; ")
+        raise SettingsError(f"no format {format!r}: {known} (of the input: --input-format)")
     out = Path(out)
     refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
     check_writable(out, overwrite, is_folder=True)
@@ -234,32 +232,6 @@ def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:
     """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
     coverage.note(counts)
     counts.log("inputs")
-
-
-def check_pool(name: str) -> Pool:
-    """The pool of that name; raises SettingsError if there is none."""
-    _check_known("pool", name, get_args(Pool))
-    return cast(Pool, name)
-
-
-def one_vector_pool(name: str | None, model: FeatureModel) -> Pool:
-    """The pool of that name, which is to give a text one vector; None: the model's usual one.
-
-    Raises:
-        SettingsError: there is none of that name, or it is `none`.
-    """
-    if name is None:
-        return model.usual_pool
-    if name == "none":
-        raise SettingsError(
-            "pool=none gives a vector for each token, and a text needs one: choose mean, max, cls or mean-with-special"
-        )
-    return check_pool(name)
-
-
-def _check_known(what: str, name: str, known: Sequence[str], more: str = "") -> None:
-    if name not in known:
-        raise SettingsError(f"no {what} {name!r}: {nearest(str(name), known).removeprefix('; ')}{more}")
 
 
 def _ids(index: Path, pool: Pool) -> Iterator[Any]:

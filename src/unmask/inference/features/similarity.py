@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.inference.coverage import Coverage
 from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
-from unmask.inference.features.extraction import load_feature_model, log_inputs, one_vector_pool, read_file
-from unmask.inference.features.inputs import FeatureInput, read_feature_input
-from unmask.inference.onnx_model import check_layers
+from unmask.inference.features.extraction import load_feature_model, log_inputs, read_file
+from unmask.inference.features.rows import FeatureInput, read_feature_input
 from unmask.inference.opening import refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
-from unmask.models.heads.layer_mixture import CHOICES, LayerChoice, find_choice
+from unmask.models.heads.layer_mixture import CHOICES
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 
@@ -81,11 +80,8 @@ def load_embedder(
     Raises:
         SettingsError: also where layers would be mixed; the message names only choices that this model can embed with.
     """
-    # The last layer is there in every model; what else there is, is known when it is loaded.
-    opened = load_feature_model(
-        model, "last", columns=columns, max_length=max_length, device=device, precision=precision
-    )
-    return replace(opened, choice=choose_layers(layers, opened))
+    opened = load_feature_model(model, columns=columns, max_length=max_length, device=device, precision=precision)
+    return opened.with_layers(layers)
 
 
 def similarities(
@@ -182,15 +178,9 @@ def _open(
     if isinstance(model, FeatureModel):
         refuse_options(model, **given)
         # A single layer by its number is none of them, and may be read.
-        choose_layers(next((name for name, choice in CHOICES.items() if choice == model.choice), "last"), model)
+        model.with_layers(next((name for name, choice in CHOICES.items() if choice == model.choice), "last"))
         return model
     return load_embedder(model, columns=columns, **{name: value for name, value in given.items() if value is not None})
-
-
-def choose_layers(name: str, model: FeatureModel) -> LayerChoice:
-    """The choice of that name, of those by which the model gives each token one vector."""
-    check_layers(model.encoder, name)
-    return find_choice(name, model.encoder.settings.num_hidden_layers, mixes=False)
 
 
 def _check_list(given: object, what: str, example: str) -> None:
@@ -217,7 +207,7 @@ def _embedded(
     model: FeatureModel, texts: Iterable[FeatureInput], pool: str | None, normalise: bool = True
 ) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
     """Single texts and their embeddings, set by set; at the end warns of what was cut or empty."""
-    checked = one_vector_pool(pool, model)
+    checked = model.pool_named(pool)
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
     for part in input_sets(model, map(_single, texts), checked, counts, coverage):
         vectors = pooled_vectors(model, part, checked)

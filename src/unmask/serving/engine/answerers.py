@@ -19,9 +19,9 @@ from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import ExampleSet
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets, pooled_vectors
-from unmask.inference.features.extraction import feature_model, one_vector_pool
-from unmask.inference.features.inputs import FeatureInput, InputTokens, read_feature_input, tokenize
-from unmask.inference.features.similarity import choose_layers, compare_neighbours, unit_length
+from unmask.inference.features.extraction import feature_model
+from unmask.inference.features.rows import FeatureInput, InputTokens, read_feature_input, tokenize
+from unmask.inference.features.similarity import compare_neighbours, unit_length
 from unmask.inference.left_to_right.generation import Sampling, begin_with, continue_prompt
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.mask_filling import MaskedText, MaskFiller
@@ -147,8 +147,8 @@ class VectorAnswerer:
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
         """Raises SettingsError for layers or a pool that do not exist."""
-        pool = one_vector_pool(reading.pool, self.model)
-        choose_layers(reading.layers, self.model)
+        pool = self.model.pool_named(reading.pool)
+        self.model.with_layers(reading.layers)
         inputs = [
             read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
         ]
@@ -194,11 +194,11 @@ class VectorAnswerer:
         return replace(self.read(texts, Reading(normalise=normalise)), answered=cut)
 
     def compute(self, options: Reading, payloads: Sequence[InputSet]) -> list[NDArray[np.float32]]:
-        model = replace(self.model, choice=choose_layers(options.layers, self.model))
+        model = self.model.with_layers(options.layers)
         inputs = list(chain.from_iterable(each.inputs for each in payloads))
         tokens = list(chain.from_iterable(each.tokens for each in payloads))
         together = InputSet(inputs, tokens, _chained(payloads))
-        vectors = pooled_vectors(model, together, one_vector_pool(options.pool, model))
+        vectors = pooled_vectors(model, together, model.pool_named(options.pool))
         if options.normalise:
             vectors = unit_length(vectors)
         return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.inference.example_sets import ExampleSet
-from unmask.inference.features.inputs import FeatureInput, tokenize
+from unmask.inference.features.rows import FeatureInput, tokenize
 from unmask.inference.inspection import (
     NUM_STEPS,
     answers_of_layers,

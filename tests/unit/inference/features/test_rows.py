@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.trained import ENGLISH, trained
 from unmask.errors import InputError
-from unmask.inference.features.inputs import (
+from unmask.inference.features.rows import (
     PLACE,
     FeatureInput,
     RowMaker,
