@@ -20,7 +20,7 @@ from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import ExampleSet, counted_in
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
-from unmask.inference.features.extraction import log_inputs, read_file
+from unmask.inference.features.extraction import read_file
 from unmask.inference.features.rows import PLACE
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import Predictor
@@ -77,11 +77,11 @@ def read_texts(model: FeatureModel, check: DataPath) -> list[InputSet]:
     Raises:
         InputError: the file cannot be read, or has no token.
     """
-    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    texts = list(input_sets(model, read_file(model, check), "mean", counts, coverage))
+    coverage = Coverage(model.tokenizer, "texts")
+    texts = list(input_sets(model, read_file(model, check), "mean", coverage))
     if not any((each.rows.alignment[PLACE].astype(np.int64) >= 0).any() for each in texts):
         raise InputError(f"{check}: no text with a token: expected texts like those that the model is for")
-    log_inputs(counts, coverage)
+    coverage.log()
     return texts
 
 

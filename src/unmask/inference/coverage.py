@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Coverage:
     Attributes:
         tokenizer: the one with the vocabulary.
         name: what the warning calls the texts.
+        counts: what else is counted of them, by whoever reads them.
         tokens: of the texts, each as often as a model reads it; the special tokens around them do not count.
         unknown: how many of them are `[UNK]`.
         lost: how many texts, or windows of longer ones, have no other token.
@@ -43,6 +44,7 @@ class Coverage:
 
     tokenizer: Tokenizer
     name: str
+    counts: ExampleCounts = field(default_factory=ExampleCounts)
     tokens: int = 0
     unknown: int = 0
     lost: int = 0
@@ -85,14 +87,21 @@ class Coverage:
                 f", such as {example[:_LONGEST]!r}" if example else "",
             )
 
-    def note(self, counts: ExampleCounts) -> None:
+    def log(self) -> None:
+        """Logs the summary of `counts` with what `note` adds to it."""
+        self.note()
+        self.counts.log(self.name)
+
+    def note(self) -> None:
         """Adds to the summary of `counts` the number of unknown tokens, which is no reason of its own to warn; and
         where there was no warning of the tokenizer, how many texts have no other token, which is."""
         if self.unknown:
-            counts.unknown = f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
+            self.counts.unknown = (
+                f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
+            )
         if self.lost and self.tokenizer.fingerprint() not in WARNED_OF:
             rows = "text or window" if self.lost == 1 else "texts or windows"
-            counts.note(f"{rows} read as {self._unknown_token} alone", self.lost)
+            self.counts.note(f"{rows} read as {self._unknown_token} alone", self.lost)
 
     def _example(self, texts: Sequence[str]) -> str:
         """The first unknown piece of some texts; empty if none has any."""

@@ -126,7 +126,7 @@ def encode_sets(
         device: computes the sets; while a GPU does, the next one is encoded.
         most: examples of a set, at most.
     """
-    coverage = Coverage(tokenizer, name)
+    coverage = Coverage(tokenizer, name, counts)
 
     def encode(part: list[Example]) -> ExampleSet:
         encoded = task.encode(part, tokenizer, counts, num_segments)
@@ -134,7 +134,7 @@ def encode_sets(
         return ExampleSet(part, encoded)
 
     yield from map_ahead(encode, in_sets(examples, min(most, set_size(task)), characters_of), device)
-    coverage.note(counts)
+    coverage.note()
 
 
 def counted_in(number: float, advance: Advance) -> Advance:

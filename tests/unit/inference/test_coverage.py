@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from unmask.inference.coverage import Coverage
-from unmask.tasks.base import ExampleCounts
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -53,10 +52,10 @@ def test_texts_that_are_lost_whole_are_counted_however_few(caplog: pytest.LogCap
     texts = ["영화가 최악이다", "", "최고다👍", "영화가"]
     rows = [*tokenizer.encode_inputs([(text, None) for text in texts]), *tokenizer.encode_inputs([("웃다", "👍")])]
     for encoded in (tokenizer.encode_batch([*texts, "👍"]), [row.input_ids for row in rows]):
-        coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
+        coverage = Coverage(tokenizer, "x.tsv")
         coverage.add_texts(encoded, [*texts, "웃다", "👍"])
-        coverage.note(counts)
-        assert counts.notes == {"texts or windows read as [UNK] alone": 2}
+        coverage.note()
+        assert coverage.counts.notes == {"texts or windows read as [UNK] alone": 2}
     partly = Coverage(tokenizer, "x.tsv")
     partly.add_texts(tokenizer.encode_batch(["영화가 최악이다😡"]), ["영화가 최악이다😡"])
     assert (partly.unknown, partly.lost) == (1, 0)
@@ -69,8 +68,8 @@ def test_no_word_is_unknown_to_a_tokenizer_of_characters() -> None:
 
 def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
     tokenizer, _ = learn_tokenizer(["a man waits"] * 4, TokenizerSettings(kind="byte_bpe", vocab_size=262))
-    coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
+    coverage = Coverage(tokenizer, "x.tsv")
     coverage.add_texts(tokenizer.encode_batch(["국민"]), ["국민"])
-    coverage.note(counts)
-    assert not counts.unknown
+    coverage.note()
+    assert not coverage.counts.unknown
     assert not caplog.text

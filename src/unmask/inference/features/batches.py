@@ -24,7 +24,6 @@ from unmask.inference.onnx_model import OnnxEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.layer_mixture import LayerChoice, find_choice
 from unmask.models.hub.uses import NOT_FINITE
-from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.opening import Tokenizer
@@ -110,11 +109,13 @@ class InputSet:
     Attributes:
         tokens: the tokens of each input, as far as they are read.
         rows: as `RowMaker.rows` makes them.
+        left_out: for each input, how many of its tokens are not read.
     """
 
     inputs: Sequence[FeatureInput]
     tokens: list[InputTokens]
     rows: EncodedExamples
+    left_out: list[int]
 
     def batches(self, compute: Compute) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """Every row once, the longest first; see `EncodedExamples.batches_by_length`."""
@@ -125,14 +126,13 @@ def input_sets(
     model: FeatureModel,
     inputs: Iterable[FeatureInput],
     pool: Pool,
-    counts: ExampleCounts,
     coverage: Coverage,
     length: Callable[[FeatureInput], int] = lambda _: 0,
 ) -> Iterator[InputSet]:
     """Cuts a stream of inputs into sets and encodes them; with a GPU, the next one while one is computed.
 
     Args:
-        counts, coverage: updated with what is read.
+        coverage: updated with what is read.
         length: what an input adds to its set, which ends at `MOST_CHARACTERS`; left out, sets end by number alone.
 
     Raises:
@@ -142,10 +142,11 @@ def input_sets(
 
     def encode(part: list[FeatureInput]) -> InputSet:
         tokens = checked_tokens(model, part) if pool == "none" else tokenize(part, model.tokenizer)
-        kept, rows = maker.rows(part, tokens, counts)
+        kept, rows = maker.rows(part, tokens, coverage.counts)
         texts = [text for given in part for text in (given.text_a, given.text_b) if text]
         coverage.add(rows.input_ids, rows.bounds, texts)
-        return InputSet(part, kept, rows)
+        left_out = [len(whole.ids) - len(its.ids) for whole, its in zip(tokens, kept, strict=True)]
+        return InputSet(part, kept, rows, left_out)
 
     return map_ahead(encode, in_sets(inputs, length=length), model.compute.device)
 

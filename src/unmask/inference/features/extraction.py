@@ -53,7 +53,6 @@ from unmask.io.paths import check_writable, free_space
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import json_line, refuse_foreign, refuse_inputs_inside, writing, writing_directory
 from unmask.models.heads.layer_mixture import CHOICES
-from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 
 logger = logging.getLogger("unmask")
@@ -189,7 +188,7 @@ def extract_features(
         total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
         num_copies = 2 if format == "parquet" else 1
         _check_space(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
-    counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, "inputs")
+    coverage = Coverage(loaded.tokenizer, "inputs")
     with writing_directory(out, overwrite) as directory:
         with (
             Progress("features", total, unit="inputs") as progress,
@@ -199,7 +198,7 @@ def extract_features(
             num_rows = num_inputs = 0
             are_numbers = True
             inputs = read_file(loaded, input, input_format)
-            for encoded in input_sets(loaded, inputs, checked_pool, counts, coverage, num_characters):
+            for encoded in input_sets(loaded, inputs, checked_pool, coverage, num_characters):
                 for line in _write_set(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
                     index.write(json_line(line))
                     are_numbers = are_numbers and type(line["id"]) is int and -(2**63) <= line["id"] < 2**63
@@ -211,7 +210,7 @@ def extract_features(
             ids = _ids(directory / INDEX, checked_pool)
             write_parquet(directory / TABLE, map_features(directory / FEATURES), ids, int if are_numbers else str)
             (directory / FEATURES).unlink()
-    log_inputs(counts, coverage)
+    coverage.log()
     return out
 
 
@@ -226,12 +225,6 @@ def read_file(model: FeatureModel, path: str | DataPath, format: str | None = No
     if format != "txt":
         rows = refusing_header(rows, {name for layout in model.layouts for name in layout_names(layout)})
     return (read_feature_input(row, model.layouts) for row in rows)
-
-
-def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:
-    """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
-    coverage.note(counts)
-    counts.log("inputs")
 
 
 def _ids(index: Path, pool: Pool) -> Iterator[Any]:

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.inference.coverage import Coverage
 from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
-from unmask.inference.features.extraction import load_feature_model, log_inputs, read_file
+from unmask.inference.features.extraction import load_feature_model, read_file
 from unmask.inference.features.rows import FeatureInput, read_feature_input
 from unmask.inference.opening import refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES
-from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6
@@ -208,11 +207,11 @@ def _embedded(
 ) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
     """Single texts and their embeddings, set by set; at the end warns of what was cut or empty."""
     checked = model.pool_named(pool)
-    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    for part in input_sets(model, map(_single, texts), checked, counts, coverage):
+    coverage = Coverage(model.tokenizer, "texts")
+    for part in input_sets(model, map(_single, texts), checked, coverage):
         vectors = pooled_vectors(model, part, checked)
         yield part.inputs, unit_length(vectors) if normalise else vectors
-    log_inputs(counts, coverage)
+    coverage.log()
 
 
 def unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -50,7 +50,8 @@ def score_texts(
         )
     column = named.text or "text"
     loaded = load_language_model(model, device=device, precision=precision)
-    counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, str(data))
+    counts = ExampleCounts()
+    coverage = Coverage(loaded.tokenizer, str(data), counts)
     for rows in in_sets(refusing_header(read_inputs(as_files(data)), {column}), _MOST_TEXTS):
         for row in rows:
             choose_layout([column], row, lambda name: (name,), naming("text"))
@@ -68,5 +69,4 @@ def score_texts(
                 raise ModelError(NOT_FINITE)
             answer = {"log_probability": float(values.double().sum()), "num_tokens": len(values)}
             yield beside_input(row.fields, named.id or "id", answer)
-    coverage.note(counts)
-    counts.log(data)
+    coverage.log()

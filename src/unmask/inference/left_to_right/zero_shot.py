@@ -109,15 +109,14 @@ class ZeroShot:
 
     def read(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[list[Any]]:
         """Streams a file's examples, some at a time; a warning at the end says what was left out, cut or unknown."""
-        coverage = Coverage(self.model.tokenizer, str(path))
+        coverage = Coverage(self.model.tokenizer, str(path), counts)
         for part in in_sets(self._examples(path, counts, unlabelled), _MOST_EXAMPLES):
             encoded = [self.model.tokenizer.encode_batch(_texts(example)) for example in part]
             coverage.add_texts([*chain.from_iterable(encoded)], [text for one in part for text in _texts(one)])
             counts.examples += len(part)
             counts.empty += sum(not any(texts) for texts in encoded)
             yield part
-        coverage.note(counts)
-        counts.log(path)
+        coverage.log()
 
     def _examples(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
         if not unlabelled:

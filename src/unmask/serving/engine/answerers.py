@@ -152,19 +152,10 @@ class VectorAnswerer:
         inputs = [
             read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
         ]
-        counts = ExampleCounts()
-        [read] = input_sets(self.model, inputs, pool, counts, self._coverage)
-        left_out = (
-            [
-                len(whole.ids) - len(kept.ids)
-                for whole, kept in zip(tokenize(inputs, self.model.tokenizer), read.tokens, strict=True)
-            ]
-            if counts.num_cut
-            else [0] * len(inputs)
-        )
+        [read] = input_sets(self.model, inputs, pool, self._coverage)
         num_tokens = len(read.rows.input_ids)
         unknown = self._coverage.of_each([its.ids for its in read.tokens])
-        return Work(self, reading, read, num_tokens, num_tokens, left_out, unknown=unknown)
+        return Work(self, reading, read, num_tokens, num_tokens, read.left_out, unknown=unknown)
 
     def read_pairs(self, pairs: Sequence[tuple[str, str]], reading: Reading) -> Work:
         """The reply is what `unmask similarity` writes for them, and for each pair how much of it is left out."""
@@ -197,7 +188,7 @@ class VectorAnswerer:
         model = self.model.with_layers(options.layers)
         inputs = list(chain.from_iterable(each.inputs for each in payloads))
         tokens = list(chain.from_iterable(each.tokens for each in payloads))
-        together = InputSet(inputs, tokens, _chained(payloads))
+        together = InputSet(inputs, tokens, _chained(payloads), [])
         vectors = pooled_vectors(model, together, model.pool_named(options.pool))
         if options.normalise:
             vectors = unit_length(vectors)
