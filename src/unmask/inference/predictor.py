@@ -257,8 +257,6 @@ def predict_file(
     settings: Mapping[str, Any] | None = None,
     abstaining: Abstaining = ALWAYS,
     format: str | None = None,
-    device: str | None = None,
-    precision: str | None = None,
     advance: Advance = not_shown,
     answered: Answered | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -275,8 +273,7 @@ def predict_file(
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
         SettingsError: see `with_options`, `Abstaining.check` and `read_inputs`.
     """
-    predictor = load_predictor(model, device=device, precision=precision)
-    predictor = predictor.with_options(columns, settings)
+    predictor = load_predictor(model).with_options(columns, settings)
     abstaining.check(predictor.task)
     rows = _rows(predictor, path, columns, format)
     if answered is None or abstaining.most_uncertain is not None:
@@ -314,7 +311,8 @@ def write_predictions(
         out: `.jsonl`, one object per line; `.csv`, a row per input (`unmask.inference.answer_lines`); or `.json`, one
             object `{id: answer}`, as SQuAD's scorers read the answers to questions.
         overwrite: True replaces an existing file.
-        columns, settings, abstaining, format, device, precision: as for `predict_file`.
+        columns, settings, abstaining, format: as for `predict_file`.
+        device, precision: as for `load_predictor`.
 
     Returns:
         `out`.
