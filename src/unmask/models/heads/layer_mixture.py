@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.config import nearest
 from unmask.errors import SettingsError
 
 FeatureLayers = Literal[
@@ -86,6 +85,8 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
     known: dict[str, LayerChoice] = {**dict(CHOICES.items()), **layers}
     fitting = [key for key, its in known.items() if its.min_layers <= num_hidden_layers and (mixes or not its.mixed)]
     if str(name) not in known:
+        from unmask.config import nearest  # what reads YAML: a process that fills masks starts without
+
         raise SettingsError(f"no feature layers {name!r}: {nearest(str(name), fitting).removeprefix('; ')}")
     if name in fitting:
         return known[name]
