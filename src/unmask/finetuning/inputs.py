@@ -13,11 +13,11 @@ import torch
 from unmask.batch import StepBatches
 from unmask.chance import Permutation, Purpose
 from unmask.errors import CheckpointError, SettingsError
-from unmask.finetuning.files import text_hashes, warn_of_known
+from unmask.finetuning.files import Base, check_same_data, text_hashes, warn_of_known
 from unmask.finetuning.fitting import warn_of_untrained_positions
 from unmask.finetuning.kept_head import module_on_kept_head
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
-from unmask.inference.example_sets import ExampleSet, encode_sets
+from unmask.inference.example_sets import ExampleSet, encode_sets, measure
 from unmask.inference.opening import attach_tokenizer
 from unmask.inference.task_options import adjusted_task
 from unmask.io.input_files import InputFiles
@@ -37,6 +37,8 @@ from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tokenization.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
+from unmask.training.device import Compute, choose_compute
+from unmask.training.run.best import choose_metric
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.settings import Cut
 
@@ -103,6 +105,43 @@ class TaskInputs:
     counts: Mapping[str, ExampleCounts]
     trained_length: int | None
     known: Sequence[str]
+
+    def fingerprints(self) -> tuple[str, dict[str, int]]:
+        """Of what the run learns from, under a name for messages."""
+        return "data.train", {"its content": self.loader.examples.checksum()}
+
+
+def check_run(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Base]) -> None:
+    """Refuses a trial whose run could not begin, and one from another model than the trials that have ended.
+
+    Args:
+        directory: the search's.
+        bases: the models that its trials begin from, by their keys in the recipe.
+    """
+    compute = choose_compute(settings.device, settings.precision)
+    with compute.keeping_torch_state():
+        open_run(settings, directory, compute, bases=bases)
+
+
+def open_run(
+    settings: FinetuneRecipe,
+    directory: Path,
+    compute: Compute,
+    share: Share = WHOLE,
+    source: ModelSource | None = None,
+    bases: Mapping[str, Base] = {},
+) -> TaskInputs:
+    """`open_inputs` of a run, with its module on the device; a metric that the task does not have is refused now, not
+    at the first evaluation."""
+    run = open_inputs(settings, directory, share, source)
+    check_same_data(directory, settings.data, bases)
+    # Some figures have names that only examples show, such as a tag's.
+    is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
+    if is_unknown and run.dev is not None and not settings.task.reads_features:  # which are not computed yet
+        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
+        choose_metric({"loss": loss, **score.metrics()}, settings.train.metric, score.lower_is_better)
+    compute.place(run.module)
+    return run
 
 
 def open_inputs(

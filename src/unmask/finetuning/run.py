@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,14 @@ from typing import Any
 
 from unmask.config import Overrides, parse_overrides
 from unmask.errors import SettingsError
-from unmask.finetuning.files import Base, check_same_data, look_at_bases
+from unmask.finetuning.files import look_at_bases
 from unmask.finetuning.fitting import epochs_advice, fit_to_models
-from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
+from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, check_run, open_run
 from unmask.finetuning.measuring import Measurement
 from unmask.finetuning.search.grid import bases_of
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import accuracy_interval
-from unmask.inference.example_sets import ExampleSet, measure, predict_set
+from unmask.inference.example_sets import ExampleSet, predict_set
 from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import counted, figures_in_a_line, human_count, listed
 from unmask.io.signals import Interruption
@@ -44,7 +44,7 @@ from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.run.best import Ending, choose_metric
+from unmask.training.run.best import Ending
 from unmask.training.run.checkpoint import load_weights, refusing_another_model
 from unmask.training.run.directory import alone_in_process, beginning_run
 from unmask.training.run.log import RunLog
@@ -114,7 +114,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=partial(_check, directory=Path(out), bases=look_at_bases(bases_of(settings))),
+            check=partial(check_run, directory=Path(out), bases=look_at_bases(bases_of(settings))),
         )
     return finetune_settings(
         settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
@@ -151,52 +151,14 @@ def finetune_settings(
             resume=resume,
             overwrite=overwrite,
         )
-        open_here = partial(_open, settings, own, compute, ranks, source)
-        run = open_everywhere(opening, open_here, _fingerprints, own, ranks)
+        open_here = partial(open_run, settings, own, compute, Share(ranks.rank, ranks.size), source)
+        run = open_everywhere(opening, open_here, TaskInputs.fingerprints, own, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks)
         with ranks.agreeing(), writing_what_is_missing():
             if ranks.is_first:
                 write_report(own)
     return directory / "model"
-
-
-def _check(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Base]) -> None:
-    """Refuses a trial whose run could not begin, and one from another model than the trials that have ended.
-
-    Args:
-        directory: the search's.
-        bases: the models that its trials begin from, by their keys in the recipe.
-    """
-    compute = choose_compute(settings.device, settings.precision)
-    with compute.keeping_torch_state():
-        _open(settings, directory, compute, bases=bases)
-
-
-def _fingerprints(run: TaskInputs) -> tuple[str, dict[str, int]]:
-    """Of what the run learns from, under a name for messages."""
-    return "data.train", {"its content": run.loader.examples.checksum()}
-
-
-def _open(
-    settings: FinetuneRecipe,
-    directory: Path,
-    compute: Compute,
-    ranks: Ranks = ALONE,
-    source: ModelSource | None = None,
-    bases: Mapping[str, Base] = {},
-) -> TaskInputs:
-    """The inputs of a run, with its module on the device; a metric that the task does not have is refused now, not at
-    the first evaluation."""
-    run = open_inputs(settings, directory, Share(ranks.rank, ranks.size), source)
-    check_same_data(directory, settings.data, bases)
-    # Some figures have names that only examples show, such as a tag's.
-    is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
-    if is_unknown and run.dev is not None and not settings.task.reads_features:  # which are not computed yet
-        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
-        choose_metric({"loss": loss, **score.metrics()}, settings.train.metric, score.lower_is_better)
-    compute.place(run.module)
-    return run
 
 
 def _train(
