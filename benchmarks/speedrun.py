@@ -115,8 +115,7 @@ def train_peer(given: Namespace, data: Path) -> None:
         set_seed,
     )
 
-    from unmask.inference.pairs import open_scorer
-    from unmask.tasks.minimal_pairs.comparing import score_pairs
+    from unmask.inference.pairs import open_scorer, score_paradigms
     from unmask.tasks.minimal_pairs.reading import read_paradigms, sample
     from unmask.training.device import choose_compute
 
@@ -153,7 +152,7 @@ def train_peer(given: Namespace, data: Path) -> None:
             self.measured += 1
             model.save_pretrained(run / "model")
             tokenizer.save_pretrained(run / "model")
-            mean = score_pairs(open_scorer(run / "model"), few).figures()["metrics"]
+            mean = score_paradigms(open_scorer(run / "model"), few).figures()["metrics"]
             curve.append({"minutes": minutes, "pairs": mean["accuracy"]})
             self.spent += time.perf_counter() - now
 
@@ -182,7 +181,7 @@ def train_peer(given: Namespace, data: Path) -> None:
     model.save_pretrained(run / "model")
     tokenizer.save_pretrained(run / "model")
     (run / "results.json").write_text(json.dumps({"curve": curve}), encoding="utf-8")
-    results = score_pairs(open_scorer(run / "model"), paradigms).figures()
+    results = score_paradigms(open_scorer(run / "model"), paradigms).figures()
     (run / ALL_PAIRS).write_text(json.dumps(results), encoding="utf-8")
 
 

@@ -24,7 +24,7 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.minimal_pairs import scorers
-from unmask.tasks.minimal_pairs.comparing import score_pairs
+from unmask.tasks.minimal_pairs.comparing import encode_pairs, score_pairs
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.minimal_pairs.scorers import score_sentences
 from unmask.tokenization.learning.train import learn_tokenizer
@@ -147,7 +147,7 @@ def test_each_batch_that_is_scored_is_told(tmp_path: Path, monkeypatch: pytest.M
     scorer, advanced = open_scorer(tmp_path), []
     monkeypatch.setitem(scorers.BATCH_TOKENS, "cpu", 20)
     pairs = tuple(MinimalPair(good, bad) for good, bad in zip(SENTENCES[0::2], SENTENCES[1::2], strict=True))
-    score_pairs(scorer, [Paradigm("agreement", "", pairs)], advanced.append).figures()
+    score_pairs(scorer, [Paradigm("agreement", "", pairs)], encode_pairs(scorer, pairs), advanced.append).figures()
     assert len(advanced) > 1
     assert sum(advanced) == pytest.approx(2)
 

@@ -64,8 +64,8 @@ def score_paradigms(scorer: SentenceScorer, paradigms: Sequence[Paradigm]) -> Pa
     with Progress("encoding pairs", len(pairs), unit="pairs") as progress:
         encoded = encode_pairs(scorer, pairs, progress.advance)
     with Progress("pairs", len(pairs), unit="pairs") as progress:
-        scored = score_pairs(scorer, paradigms, progress.advance, encoded)
-        warn_of_alike(int(scored.alike.sum()), paradigms, scorer)
+        scored = score_pairs(scorer, paradigms, encoded, progress.advance)
+        warn_of_alike(encoded, paradigms, scorer)
     return scored
 
 
@@ -105,10 +105,10 @@ def evaluate_checkpoints(
                 if encoded is None:  # all have the same vocabulary
                     with progress.aside("encoding pairs", len(every), "pairs") as aside:
                         encoded = encode_pairs(scorer, every, aside.advance)
-                scored = score_pairs(scorer, paradigms, progress.advance, encoded)
+                scored = score_pairs(scorer, paradigms, encoded, progress.advance)
                 results.append({"step": step, **scored.figures()})
             if len(results) == 1:
-                warn_of_alike(results[0]["alike"], paradigms, scorer)
+                warn_of_alike(encoded, paradigms, scorer)
     return results
 
 

@@ -19,8 +19,8 @@ from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.pretraining.plateau import Plateau, plateau_advice
 from unmask.recipe.tree import PretrainRecipe
-from unmask.tasks.minimal_pairs.comparing import encode_pairs, read_alike, score_pairs, warn_of_alike
-from unmask.tasks.minimal_pairs.scorers import SentenceScorer, new_scorer
+from unmask.tasks.minimal_pairs.comparing import encode_pairs, score_pairs, warn_of_alike
+from unmask.tasks.minimal_pairs.scorers import new_scorer
 from unmask.training.device import Compute
 from unmask.training.run.log import METRICS, read_metrics
 
@@ -77,7 +77,7 @@ def evaluator(
     """
     if not run.held_out and not run.pairs:
         return None
-    scorer = _scorer(run, compute) if run.pairs else None
+    pairs_accuracy = _of_pairs(run, compute) if run.pairs else None
     continued = None if settings.init_from is None else run.module.encoder.settings.family
     plateau = Plateau(floors, settings.objective.main_term, plateau_advice(settings, continued))
     if run.checkpoint is not None and (directory / METRICS).is_file():
@@ -86,8 +86,8 @@ def evaluator(
     def evaluate() -> dict[str, float]:
         figures = measure(run.objective, run.module, run.held_out, compute)
         plateau.look(figures, run.steps.progress)
-        if scorer is not None:
-            figures["pairs_accuracy"] = score_pairs(scorer, run.pairs).figures()["metrics"]["accuracy"] / 100
+        if pairs_accuracy is not None:
+            figures["pairs_accuracy"] = pairs_accuracy()
         return figures
 
     return evaluate
@@ -118,8 +118,8 @@ def measure(
     return metrics
 
 
-def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
-    """What says how likely a sentence is: the model that is trained, or ELECTRA's generator."""
+def _of_pairs(run: PretrainingInputs, compute: Compute) -> Callable[[], float]:
+    """A function that measures the model that is trained, or ELECTRA's generator, on the minimal pairs."""
     saved = run.module.saved()
     kept = saved.get(GENERATOR, saved[""])
     longest = kept.encoder.settings.num_positions
@@ -128,5 +128,5 @@ def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
         raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
     # one that is too long, or too short, does not end a run in the middle
     encoded = encode_pairs(scorer, [pair for paradigm in run.pairs for pair in paradigm.pairs])
-    warn_of_alike(sum(read_alike(*both) for both in encoded), run.pairs, scorer)
-    return scorer
+    warn_of_alike(encoded, run.pairs, scorer)
+    return lambda: score_pairs(scorer, run.pairs, encoded).figures()["metrics"]["accuracy"] / 100

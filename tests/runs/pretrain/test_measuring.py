@@ -46,7 +46,7 @@ def test_pairs_that_are_alike_to_the_model_are_told_once(
     pairs = write(tmp_path / "pairs.txt", PAIRS + "ㄱ ㄴ\nㄷ ㄹ\n")
     words = [f"store={tiny_store}", f"eval.pairs={pairs}", "eval.pairs_sample=100"]
     pretrain(str(tiny_recipe), words, out=tmp_path / "run")
-    told = "of 11 pairs, 1 is two equal sentences to this model, whose vocabulary lacks their words"
+    told = "which count as wrong: 1 of 11; its vocabulary lacks words of 1"
     assert caplog.text.count(told) == 1
 
 

@@ -87,25 +87,22 @@ class PairScores:
 def score_pairs(
     scorer: SentenceScorer,
     paradigms: Sequence[Paradigm],
+    encoded: Sequence[tuple[Sentence, Sentence]],
     advance: Callable[[float], None] = lambda _: None,
-    encoded: Sequence[tuple[Sentence, Sentence]] | None = None,
 ) -> PairScores:
     """Scores both sentences of all pairs.
 
     Args:
+        encoded: all pairs, as `encode_pairs` gives them.
         advance: given how many pairs more are done, in fractions, whenever a batch is scored.
-        encoded: all pairs, as `encode_pairs` gives them; None has them encoded here.
 
     Raises:
-        InputError: as `encode_pairs`, before any is scored.
         ModelError: what the model computes is not finite.
     """
-    pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
-    encoded = encode_pairs(scorer, pairs) if encoded is None else encoded
-    scores = np.empty((len(pairs), 2))
+    scores = np.empty((len(encoded), 2))
     # Long and short ones mixed, so that the time left is a fair estimate.
-    order = np.random.default_rng(0).permutation(len(pairs))
-    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+    order = np.random.default_rng(0).permutation(len(encoded))
+    for start in range(0, len(encoded), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
         sentences = [sentence for number in numbers for sentence in encoded[number]]
         found = score_sentences(scorer, sentences, lambda count: advance(count / 2))
@@ -147,36 +144,32 @@ def read_alike(good: Sentence, bad: Sentence) -> bool:
     return np.array_equal(good.ids, bad.ids)
 
 
-def warn_of_alike(num_alike: int, paradigms: Sequence[Paradigm], scorer: SentenceScorer) -> None:
+def warn_of_alike(
+    encoded: Sequence[tuple[Sentence, Sentence]], paradigms: Sequence[Paradigm], scorer: SentenceScorer
+) -> None:
     """Warns where the model reads the two sentences of many pairs as the same; those that are the same text have their
     own warning when they are read.
 
     Args:
-        num_alike: how many pairs it reads so, those of the same text too.
+        encoded: all pairs, as `encode_pairs` gives them.
     """
-    num_pairs = sum(len(each.pairs) for each in paradigms)
-    pairs = [pair for each in paradigms for pair in each.pairs if pair.good != pair.bad]
-    if num_alike - (num_pairs - len(pairs)) <= MOST_ALIKE * num_pairs:
-        return
-    alike = [good.ids for good, bad in encode_pairs(scorer, pairs) if read_alike(good, bad)]
-    num_unknown = sum(scorer.tokenizer.unk_id in ids.tolist() for ids in alike)
-    for count, reason, advice in (
-        (num_unknown, "whose vocabulary lacks their words", "a model whose tokenizer was made for such text"),
-        (
-            len(alike) - num_unknown,
-            "whose tokenizer makes no difference between them (case, accents, blanks)",
-            "a model whose tokenizer does, or other pairs",
-        ),
-    ):
-        if count:
-            logger.warning(
-                "of %s pairs, %s two equal sentences to this model, %s, and %s as wrong: take %s",
-                f"{num_pairs:,}",
-                "1 is" if count == 1 else f"{count:,} are",
-                reason,
-                "counts" if count == 1 else "count",
-                advice,
-            )
+    pairs = [pair for each in paradigms for pair in each.pairs]
+    alike = [
+        good.ids
+        for pair, (good, bad) in zip(pairs, encoded, strict=True)
+        if pair.good != pair.bad and read_alike(good, bad)
+    ]
+    if len(alike) > MOST_ALIKE * len(pairs):
+        num_unknown = sum(scorer.tokenizer.unk_id in ids.tolist() for ids in alike)
+        logger.warning(
+            "pairs of two sentences that this model reads as the same, which count as wrong: %s of %s; its vocabulary "
+            "lacks words of %s, its tokenizer makes no difference (case, accents, blanks) in %s: take a model whose "
+            "tokenizer was made for such text, or other pairs",
+            f"{len(alike):,}",
+            f"{len(pairs):,}",
+            f"{num_unknown:,}",
+            f"{len(alike) - num_unknown:,}",
+        )
 
 
 def _mean(shares: Iterable[NDArray[np.float64]]) -> dict[str, float]:

@@ -11,9 +11,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
@@ -81,12 +79,11 @@ def read_paradigms(path: str | DataPath) -> list[Paradigm]:
     with Progress("reading pairs", unit="pairs") as progress:
         found = list(progress.counting(pair for file in files for pair in _read(file, faults)))
     faults.raise_any()
-    _report_equal(found)
-    found.sort(key=lambda each: each.paradigm)  # stable: pairs keep their order
-    return [
-        Paradigm(name, members[0].term, tuple(each.pair for each in members))
-        for name, members in ((name, list(group)) for name, group in groupby(found, key=lambda each: each.paradigm))
-    ]
+    _report_equal([pair for _, _, pair in found])
+    paradigms: dict[str, tuple[str, list[MinimalPair]]] = {}
+    for name, term, pair in found:
+        paradigms.setdefault(name, (term, []))[1].append(pair)
+    return [Paradigm(name, term, tuple(pairs)) for name, (term, pairs) in sorted(paradigms.items())]
 
 
 def sample(paradigms: Sequence[Paradigm], most: int) -> list[Paradigm]:
@@ -98,17 +95,11 @@ def sample(paradigms: Sequence[Paradigm], most: int) -> list[Paradigm]:
     ]
 
 
-class _OfParadigm(NamedTuple):
-    paradigm: str
-    term: str
-    pair: MinimalPair
-
-
-def _report_equal(pairs: Sequence[_OfParadigm]) -> None:
-    equal = [each for each in pairs if each.pair.good == each.pair.bad]
+def _report_equal(pairs: Sequence[MinimalPair]) -> None:
+    equal = [pair for pair in pairs if pair.good == pair.bad]
     if not equal:
         return
-    first = f"{equal[0].pair.place}: both sentences are {equal[0].pair.good[:60]!r}"
+    first = f"{equal[0].place}: both sentences are {equal[0].good[:60]!r}"
     if len(equal) == len(pairs):
         raise InputError(f"{first}, and so in every pair: expected two that differ")
     logger.warning(
@@ -146,7 +137,8 @@ def _pair_files(folder: Path) -> list[Path]:
     ]
 
 
-def _read(file: InputFiles, faults: RowFaults) -> Iterator[_OfParadigm]:
+def _read(file: InputFiles, faults: RowFaults) -> Iterator[tuple[str, str, MinimalPair]]:
+    """The pairs of a file, each with the names of its paradigm and phenomenon."""
     suffix, packed = file.suffixes
     stem = file.path.name.removesuffix(packed).removesuffix(suffix)
     for row in _zorro_rows(file) if suffix == ".txt" else read_rows(file):
@@ -163,7 +155,7 @@ def _read(file: InputFiles, faults: RowFaults) -> Iterator[_OfParadigm]:
         except InputError as error:
             faults.add(error)
         else:
-            yield _OfParadigm(name or stem, term, pair)
+            yield name or stem, term, pair
 
 
 def _sentence(row: Row, column: str, kind: str) -> str:
