@@ -42,7 +42,7 @@ Note = Callable[[str, int], None]
 """Records what was left out, and how often: `ExampleCounts.note`."""
 
 Reader = Callable[..., Iterator[Row]]
-"""Takes a DataPath and a Note; of words of one column each also `needs_tags`, see `read_columns`."""
+"""Takes a DataPath and a Note."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def begins_document_of_conllu(line: str) -> bool:
     return bool(re.match(r"#\s*newdoc\b", line))
 
 
-def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tags: bool = True) -> Iterator[Sentence]:
+def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[Sentence]:
     """The sentences of a file of columns; lines that begin with `-DOCSTART-` begin a document.
 
     A line that begins with `#` where a sentence begins is a comment, unless it is like the other lines: as many
@@ -121,8 +121,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tag
 
     Args:
         word, tag: the columns that every line needs, from 0, or -1 for the last. They are separated by tabs if the line
-            has any, else by any number of blanks.
-        needs_tags: False: lines may have one column, the word.
+            has any, else by any number of blanks. Where every line has one column, that is the word.
 
     Raises:
         InputError: a line has fewer columns, or another number of columns than the first line; or the word and its tag
@@ -131,7 +130,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tag
     has_documents, num_columns, tags = _survey(path, tag)
     if num_columns > 1:
         _check_columns(path, word, tag if tag >= 0 else num_columns - 1)
-    fewest = max(2 if needs_tags or num_columns > 1 else 1, word + 1, tag + 1)
+    fewest = max(min(num_columns, 2), word + 1, tag + 1)
     sentence = Sentence(0 if has_documents else None)
     for number, line in read_lines(path):
         if not line.strip(" \t"):
@@ -190,26 +189,24 @@ def _survey(path: FileOrLines, tag: int) -> tuple[bool, int, set[str]]:
     return has_documents, num_columns, tags
 
 
-def read_columns(
-    path: FileOrLines, note: Note, word: int = 0, tag: int = -1, *, needs_tags: bool = True
-) -> Iterator[Row]:
-    """CoNLL's columns: the word first, its tag last, or in the columns given; the others are ignored. Without
-    `needs_tags` a single column is the word's, and rows have no tags."""
-    for sentence in read_sentences(path, word, tag, needs_tags=needs_tags):
+def read_columns(path: FileOrLines, note: Note, word: int = 0, tag: int = -1) -> Iterator[Row]:
+    """CoNLL's columns: the word first, its tag last, or in the columns given; the others are ignored. A column that
+    is the only one is the word's, and rows have no tags."""
+    for sentence in read_sentences(path, word, tag):
         tags = {"tags": sentence.column(tag)} if len(sentence.rows[0]) > 1 else {}
         yield sentence.as_row(path, {"tokens": sentence.column(word), **tags})
 
 
-def read_single_sentences(path: DataPath, note: Note, *, needs_tags: bool = True) -> Iterator[Row]:
+def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
-    for row in read_columns(path, note, needs_tags=needs_tags):
+    for row in read_columns(path, note):
         yield replace(row, fields={name: row.fields[name] for name in ("tokens", "tags") if name in row.fields})
 
 
-def read_wikiann(path: DataPath, note: Note, *, needs_tags: bool = True) -> Iterator[Row]:
+def read_wikiann(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
-    for row in read_single_sentences(path, note, needs_tags=needs_tags):
+    for row in read_single_sentences(path, note):
         tokens = row.fields["tokens"]
         if prefix is None:
             match = re.match(r"[a-z-]{2,12}:", tokens[0])
@@ -295,14 +292,15 @@ def read_morphemes(path: DataPath, note: Note) -> Iterator[Row]:
     """
     for sentence in read_sentences(path):
         tags = []
-        for number, analysis in zip(sentence.lines, sentence.column(-1), strict=True):
-            found, end = [], 0
+        for number, columns in zip(sentence.lines, sentence.rows, strict=True):
+            analysis, found, end = columns[-1], [], 0
             while match := _MORPHEME.match(analysis, end):  # one behind the other: `finditer` would search for each
                 found.append(match[2])
                 end = match.end()
-            if end < len(analysis) or not found or analysis.endswith("+"):
+            if len(columns) < 2 or end < len(analysis) or not found or analysis.endswith("+"):
                 raise InputError(
-                    f"{path}:{number}: {analysis[:60]!r}: expected morphemes with their tags, such as 나/NP+는/JX"
+                    f"{path}:{number}: {analysis[:60]!r}: expected morphemes with their tags, such as 나/NP+는/JX, "
+                    "behind their word"
                 )
             tags.append("+".join(found))
         yield sentence.as_row(path, {"tokens": sentence.column(-2), "tags": tags})

@@ -96,12 +96,7 @@ def has_published_layout(path: DataPath) -> bool:
 
 
 def read_file(
-    path: DataPath,
-    data_set: TaggingDataSet | None,
-    note: Note,
-    columns: TaggingColumns = USUAL_COLUMNS,
-    *,
-    needs_tags: bool = True,
+    path: DataPath, data_set: TaggingDataSet | None, note: Note, columns: TaggingColumns = USUAL_COLUMNS
 ) -> Iterator[Row]:
     """The rows of a file in the data set's published form, in the format of its suffix, or of a table.
 
@@ -110,18 +105,17 @@ def read_file(
             one is a number, and whose first line has no column of a usual name, has no header, whether or not
             `data.header=none` says so. It has a sentence a line if a cell of the column of tags holds several tags
             (separated by blanks, or a JSON list), else a word a line.
-        needs_tags: False: lines of one word each may have nothing but the word.
     """
     for file in files_of(path):
         suffix = file.suffixes[0]
         if data_set is not None and has_published_layout(file):
-            yield from data_set.reader(file, note, **({} if data_set.characters else {"needs_tags": needs_tags}))
+            yield from data_set.reader(file, note)
         elif suffix == ".conllu":
             yield from read_conllu(file, note, **_chosen_columns(file, columns, CONLLU_COLUMNS))
         elif suffix == ".tsv" and _is_numbered(file, columns) and not _has_words(file, columns):
             yield from read_rows(replace(file, settings=file.settings.model_copy(update={"header": "none"})))
         elif TAGGING_READERS.get(suffix) is read_columns or (suffix == ".tsv" and _is_numbered(file, columns)):
-            yield from read_columns(file, note, **_chosen_columns(file, columns), needs_tags=needs_tags)
+            yield from read_columns(file, note, **_chosen_columns(file, columns))
         elif suffix in TAGGING_READERS:
             yield from TAGGING_READERS[suffix](file, note)
         elif suffix in (*_TABLES, ".tsv"):
@@ -142,15 +136,16 @@ def looks_like_columns(lines: Sequence[str], columns: TaggingColumns, labels: Se
     numbered = list(enumerate(lines, start=1))
     tag, of_entities = _chosen_columns(HeldLines("", ()), columns).get("tag", -1), are_bio(labels)
     try:
-        found = [one for sentence in read_sentences(HeldLines("", numbered), tag=tag) for one in sentence.column(tag)]
+        sentences = [one for one in read_sentences(HeldLines("", numbered), tag=tag) if len(one.rows[0]) > 1]
     except InputError:
         return False
+    found = [one for sentence in sentences for one in sentence.column(tag)]
     return bool(found) and all(one in labels or (of_entities and split_tag(one) is not None) for one in found)
 
 
 def read_held(lines: HeldLines, columns: TaggingColumns) -> Iterator[Row]:
     """The rows of lines of one word each, that are no file; they may have no tags."""
-    yield from read_columns(lines, lambda what, count: None, **_chosen_columns(lines, columns), needs_tags=False)
+    yield from read_columns(lines, lambda what, count: None, **_chosen_columns(lines, columns))
 
 
 def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[str] = ()) -> dict[str, int]:

@@ -112,15 +112,25 @@ class Tagging(Task[TaggingExample]):
             return self._with_labels(path)
         task, has_predicates, num_sentences = self, False, 0
         inside_words: list[EntityInsideWord] = []
-        self._check_sentences(path)
+        words: list[str] = []  # of a table that has had one a row
         for row in self.load_rows(path):
+            num_sentences += 1
             has_predicates |= names_predicate(row, self.layout)
+            if len(words) == num_sentences - 1 and (name := single_word(row, self.layout)) is not None:
+                words.append(row[name])
             if self.settings.units is None:
-                num_sentences += 1
                 try:
                     self._read(row, needs_tags=False)
                 except EntityInsideWord as found:
                     inside_words.append(found)
+        if len(words) == num_sentences > _MOST_OF_ONE_WORD:
+            first = next(filter(None, words), "")
+            raise InputError(
+                f"{path}: each of its {num_sentences:,} rows has at most one word in the column {name!r}, such as "
+                f"{first!r}: expected a sentence a row, its words separated by blanks, and as many tags. Join the rows "
+                "of each sentence, or write a word and its tag a line to a .conll with a blank line after each "
+                f"sentence; a sentence of one word may be written as a list, {json.dumps([first], ensure_ascii=False)}"
+            )
         if inside_words:
             what = str(inside_words[0]).partition(", and words are tagged")[0]
             if len(inside_words) < _FEW * num_sentences:
@@ -131,21 +141,6 @@ class Tagging(Task[TaggingExample]):
             logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
             task = task.with_settings(units="characters")
         return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
-
-    def _check_sentences(self, path: DataPath) -> None:
-        """Refuses a table of more than a few rows that all have one word, which is no sentence each."""
-        first, num_rows = "", 0
-        for row in self.load_rows(path):
-            if (name := single_word(row, self.layout)) is None:
-                return
-            first, num_rows = first or row[name], num_rows + 1
-        if num_rows > _MOST_OF_ONE_WORD:
-            raise InputError(
-                f"{path}: each of its {num_rows:,} rows has at most one word in the column {name!r}, such as {first!r}"
-                ": expected a sentence a row, its words separated by blanks, and as many tags. Join the rows of each "
-                "sentence, or write a word and its tag a line to a .conll with a blank line after each sentence; "
-                f"a sentence of one word may be written as a list, {json.dumps([first], ensure_ascii=False)}"
-            )
 
     def _with_labels(self, path: DataPath) -> Tagging:
         if self.labels:
@@ -189,7 +184,7 @@ class Tagging(Task[TaggingExample]):
         return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
-        return read_file(path, self.data_set, ExampleCounts().note, self.layout, needs_tags=False)
+        return read_file(path, self.data_set, ExampleCounts().note, self.layout)
 
     def is_published_txt(self, lines: Sequence[str]) -> bool:
         """See `Task`: one word a line."""

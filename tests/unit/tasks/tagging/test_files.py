@@ -162,7 +162,7 @@ def test_iobes_and_iob1_become_bio_without_a_word(tmp_path: Path) -> None:
         ("a\tO\n\nb\tB-Z\n", r"a\.conll:3: the tag 'B-Z' is none of the known ones \(O, B-X, I-X"),
         ("a\tO\nb\tB-X\nc\tX\n", r"a\.conll:3: 'X' among tags of entities: expected O, or B- or I- and a type"),
         ("\n\n", r"a\.conll: not a single sentence"),
-        ("a\n", r"a\.conll:1: 'a' has 1 columns"),
+        ("a\n", r"a\.conll:1: no column 'tags' for the tags"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path, text: str, told: str) -> None:
