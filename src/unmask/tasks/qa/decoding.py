@@ -32,24 +32,6 @@ from unmask.tasks.settings import TaskSettings
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """The scores of every token, and its place in the passage.
-
-    Attributes:
-        begin: (tokens,), scores of an answer that begins at the token.
-        end_ahead: (tokens, max_answer_length), scores of an answer that ends 0, 1 ... tokens after the token.
-        last: (tokens,) int64, the last token of the passage in the same row.
-        starts, ends: (tokens,) int32, characters of the passage.
-    """
-
-    begin: Floats
-    end_ahead: Floats
-    last: NDArray[np.int64]
-    starts: NDArray[np.generic]
-    ends: NDArray[np.generic]
-
-
 def decode_answers(
     examples: Sequence[QaExample], encoded: EncodedExamples, logits: Floats, settings: TaskSettings
 ) -> list[dict[str, Any]]:
@@ -72,18 +54,16 @@ def decode_answers(
     of_rows = logits[places["is_cls"].astype(np.bool_)]
     nulls = of_rows[:, 2] if is_classified else of_rows.sum(1)  # (units,)
     padded = np.concatenate([logits[:, 1], np.full(settings.max_answer_length - 1, -np.inf, dtype=np.float32)])
-    scores = _Scores(
-        begin=logits[:, 0],
-        end_ahead=sliding_window_view(padded, settings.max_answer_length),
-        last=_last_of_rows(encoded, places["starts"].astype(np.int64) >= 0),
-        starts=places["starts"],
-        ends=places["ends"],
-    )
+    ends_ahead = sliding_window_view(padded, settings.max_answer_length)  # scores of ends 0, 1 ... tokens ahead
+    lasts = _last_of_rows(encoded, places["starts"].astype(np.int64) >= 0)
+    lengths = np.arange(settings.max_answer_length)
     predictions = []
     for example, units in zip(examples, windows_of_examples(encoded, len(examples)), strict=True):
         tokens = slice(int(encoded.bounds[units.start]), int(encoded.bounds[units.stop]))
         begins = np.flatnonzero(places["max_context"][tokens]) + tokens.start
-        spans = _best_spans(example.context, scores, begins, settings)
+        scores = logits[begins, 0, None] + ends_ahead[begins]
+        scores[lengths > (lasts[begins] - begins)[:, None]] = -np.inf
+        spans = _best_spans(example.context, scores, begins, places, settings.n_best)
         null_score = float(nulls[units.start : units.stop].min())
         if is_classified and spans:
             null_score += spans[0].score
@@ -110,27 +90,26 @@ def _last_of_rows(encoded: EncodedExamples, inside: NDArray[np.bool_]) -> NDArra
     return np.repeat(lasts, np.diff(encoded.bounds))
 
 
-def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], settings: TaskSettings) -> list[_Span]:
+def _best_spans(
+    context: str, scores: Floats, begins: NDArray[np.int64], places: Mapping[str, NDArray[np.generic]], n_best: int
+) -> list[_Span]:
     """The best spans with different texts, best first, at most `n_best`.
 
     Args:
+        scores: (begins, width), of answers that end 0, 1 ... tokens after they begin.
         begins: tokens at which an answer may begin: each token of the passage, in the window where it has most context.
+        places: `starts` and `ends` of all tokens, characters of the passage.
     """
-    if not len(begins):
-        return []
-    width = settings.max_answer_length
-    spans = scores.begin[begins, None] + scores.end_ahead[begins]  # (begins, width)
-    spans[np.arange(width) > (scores.last[begins] - begins)[:, None]] = -np.inf
-    flat = spans.ravel()
+    flat, width = scores.ravel(), scores.shape[1]
     found: dict[str, _Span] = {}
-    for index in _descending(flat, 2 * settings.n_best):
+    for index in _descending(flat, 2 * n_best):
         if flat[index] == -np.inf:
             break
-        first = begins[index // width]
-        span = _trimmed(context, int(scores.starts[first]), int(scores.ends[first + index % width]), float(flat[index]))
+        first, last = begins[index // width], begins[index // width] + index % width
+        span = _trimmed(context, int(places["starts"][first]), int(places["ends"][last]), float(flat[index]))
         if span.answer and span.answer not in found:
             found[span.answer] = span
-            if len(found) == settings.n_best:
+            if len(found) == n_best:
                 break
     return list(found.values())
 

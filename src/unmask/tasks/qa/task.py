@@ -24,9 +24,9 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, given_answers, read_question
-from unmask.tasks.qa.labels import LabelledQuestions
 from unmask.tasks.qa.metrics import QaScore, compare
 from unmask.tasks.qa.module import QaModule
+from unmask.tasks.qa.reading import LabelledQuestions
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import encode_questions, holds_answer
 from unmask.tasks.sequence_module import new_task_head

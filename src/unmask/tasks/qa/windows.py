@@ -34,24 +34,19 @@ NOT_PASSAGE = -1
 def max_context_window(num_tokens: int, bounds: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     """The number of the window in which each token of a passage has the most context, the first if two are equal.
 
-    Of each two neighbouring windows, the later gives more context from some token on. These turning points ascend from
-    pair to pair, so the number of a token's window is the number of turning points at or before it.
-
     Args:
-        bounds: of windows of one length, from `window_bounds`; the last may be shorter.
+        bounds: of windows.
 
     Returns:
         (num_tokens,) int64.
     """
-    starts, ends = np.array(bounds, dtype=np.int64).T
-    # Everything below is per pair of neighbours. The later window loses a hundredth of how much shorter it is.
-    shortened = -np.diff(ends - starts)
-    # In hundredths, as integers. Left of both middles the difference is constant; between the middles the later window
-    # has more where 100 (place - its start) > 100 (the earlier's last - place) + shortened.
-    overtaken = (100 * (starts[1:] + ends[:-1] - 1) + shortened) // 200 + 1
-    ever_overtaken = 100 * np.diff(ends) > shortened  # right of both middles
-    firsts = np.where(ever_overtaken, np.minimum(overtaken, ends[:-1]), ends[:-1])
-    windows: NDArray[np.int64] = np.searchsorted(firsts, np.arange(num_tokens), side="right")
+    most, windows = np.full(num_tokens, -1), np.zeros(num_tokens, dtype=np.int64)
+    for number, (start, end) in enumerate(bounds):
+        left = np.arange(end - start)
+        context = 100 * np.minimum(left, left[::-1]) + (end - start)  # in hundredths, as integers
+        is_more = context > most[start:end]
+        most[start:end][is_more] = context[is_more]
+        windows[start:end][is_more] = number
     return windows
 
 

@@ -19,7 +19,7 @@ from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
 from unmask.tasks.qa.examples import QaExample
-from unmask.tasks.qa.labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
+from unmask.tasks.qa.reading import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
 from unmask.tasks.qa.task import QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 
