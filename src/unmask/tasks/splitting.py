@@ -104,8 +104,9 @@ def split_file(
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
     checked = named.model_copy(update={"labels": None})  # which would need another setting
     open_task(TaskSettings.model_validate({"name": task}), checked)  # refuses columns that the task does not read
+    own = [layout.texts[0] for layout in DATA_SETS[task].files.layouts] if task in DATA_SETS else []
     usual = [getattr(named, name, None) or name for name in FACTS[kind].group_columns]
-    texts = named.texts[:1] if kind != "tagging" and named.texts else (*_own_columns(task), *usual)
+    texts = named.texts[:1] if kind != "tagging" and named.texts else (*own, *usual)
     columns = _Columns(
         texts if group is None else (group,),
         *(_label_columns(task, named) if kind == "classification" else ((), frozenset())),
@@ -142,11 +143,6 @@ def split_file(
             counts[out / f"{name}{suffix}"] = len(chosen)
     warn_of_splits(file, parts, splits, columns.label)
     return counts
-
-
-def _own_columns(task: str) -> list[str]:
-    """The columns of a data set's first texts, in each of its layouts."""
-    return [layout.texts[0] for layout in DATA_SETS[task].files.layouts] if task in DATA_SETS else []
 
 
 def _label_columns(task: str, named: ColumnSettings) -> tuple[Sequence[str], Set[str]]:

@@ -82,10 +82,15 @@ def run_side_by_side(
         Interrupted: Ctrl-C or SIGTERM; trials that were under way have saved their checkpoints. A second Ctrl-C ends
             them at once.
     """
-    directory = runs.directory
+    directory, search = runs.directory, settings.search
     with Interruption() as interruption:
         try:
-            with closing(_machines(settings, runs)) as machines:
+            machines: Machines = (
+                ThisMachine(search.parallel, runs)
+                if search.ray is None
+                else RayMachines(search.ray, search.parallel, settings.device, runs)
+            )
+            with closing(machines):
                 at_a_time = max(1, min(machines.capacity(), len(waiting)))
                 with TrialsDisplay(directory, len(waiting), at_a_time) as display:
                     trials = _Trials(waiting, machines, seen, note_end, display)
@@ -99,13 +104,6 @@ def run_side_by_side(
     if number is not None:
         message = f"{directory}: stopped; what is finished is kept, and the trials under way have saved where they are"
         raise Interrupted(f"{message}: the same command with --resume continues", number)
-
-
-def _machines(settings: FinetuneRecipe, runs: Runs) -> Machines:
-    search = settings.search
-    if search.ray is None:
-        return ThisMachine(search.parallel, runs)
-    return RayMachines(search.ray, search.parallel, settings.device, runs)
 
 
 class ThisMachine:
