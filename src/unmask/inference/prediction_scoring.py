@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,19 +20,23 @@ from unmask.inference.task_options import (
     check_task_settings,
 )
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.progress import listed
-from unmask.io.reading import split_suffixes
+from unmask.io.json_files import shown
+from unmask.io.progress import counted, listed
+from unmask.io.reading import open_input, split_suffixes
 from unmask.io.rows import Row, find_field
 from unmask.io.tables import read_jsonl
 from unmask.tasks.base import Example, ExampleCounts, Task
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.qa.metrics import score_official
+from unmask.tasks.qa.examples import QaExample
+from unmask.tasks.qa.metrics import WITHHELD, QaScore
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.labels import sorted_labels
+
+logger = logging.getLogger("unmask")
 
 RowT = TypeVar("RowT", Example, Row)
 
@@ -280,3 +286,94 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
     return bool(one == other) or (one != one and other != other)
+
+
+def score_official(
+    score: QaScore,
+    examples: Iterable[QaExample],
+    data: DataPath,
+    predictions: Path,
+    na_probs: Path | None,
+    na_threshold: float,
+) -> None:
+    """Scores a file of answers as the official scorers do.
+
+    A question without a prediction scores 0 as in SQuAD 1.1's scorer, or, if questions may have no answer, is left out
+    as in SQuAD 2.0's. Both are reported, as are predictions that match no question.
+
+    Args:
+        score: of the data set; the answers are added to it.
+        examples: the labelled questions with their right answers, whether or not these are in the passage.
+        data: their file, for messages.
+        predictions: `{id: answer}`.
+        na_probs: `{id: probability of no answer}`.
+        na_threshold: a question counts as unanswered if that probability is higher than this.
+
+    Raises:
+        InputError: a file cannot be read or is of another form; no question has a prediction; two have the same id.
+    """
+    answers = _read_mapping(predictions, str, "answer")
+    probabilities = None if na_probs is None else _read_mapping(na_probs, (int, float), "probability of no answer")
+    seen: set[str] = set()
+    missing: list[str] = []
+    for example in examples:
+        identity = _check_id(example, seen)
+        if identity in answers:
+            given = _official_prediction(identity, answers[identity], probabilities, na_threshold, na_probs)
+            score.add([example], [given])
+            continue
+        missing.append(identity)
+        if score.unanswerable is False:
+            score.add([example], [{"answer": ""}])
+    if len(missing) == len(seen):
+        raise InputError(f"{predictions}: no prediction for any question of {data}: they are not of the same questions")
+    if missing:
+        wrong = score.unanswerable is False
+        done = "they count as wrong" if wrong else "they are left out, as the official scorer does"
+        logger.warning("%s: no prediction for %s: %s", predictions, _some(missing), done)
+    if foreign := [identity for identity in answers if identity not in seen]:
+        logger.warning("%s: predictions for %s, which %s does not have", predictions, _some(foreign), data)
+
+
+def _check_id(example: QaExample, seen: set[str]) -> str:
+    if example.id is None:
+        raise InputError(f"{example.source}: no id: expected one, by which its prediction is found")
+    if example.id in seen:
+        raise InputError(f"{example.source}: a second question with the id {example.id}: expected each once")
+    seen.add(example.id)
+    return example.id
+
+
+def _official_prediction(
+    identity: str, answer: str, probabilities: Mapping[str, float] | None, threshold: float, path: Path | None
+) -> dict[str, Any]:
+    if probabilities is None:
+        return {"answer": answer}
+    if identity not in probabilities:
+        raise InputError(f"{path}: no probability for {identity}: expected one for every predicted question")
+    probability = probabilities[identity]
+    return {
+        "answer": "" if probability > threshold else answer,
+        WITHHELD: probability > threshold,
+        "n_best": [{"answer": answer}],
+        "no_answer_probability": probability,
+    }
+
+
+def _read_mapping(path: Path, kind: type | tuple[type, ...], what: str) -> dict[str, Any]:
+    with open_input(path) as file:
+        try:
+            values = json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not JSON ({error}): expected {{id: {what}}}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: expected one JSON object, {{id: {what}}}")
+    for identity, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, kind):
+            expected = "a text" if kind is str else "a number"
+            raise InputError(f"{path}: the {what} of {identity} is {shown(value)}: expected {expected}")
+    return values
+
+
+def _some(identities: Sequence[str]) -> str:
+    return f"{counted(len(identities), 'question')} ({listed(identities, 3)})"

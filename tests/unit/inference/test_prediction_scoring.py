@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from sklearn import metrics as reference
 
 from support.files import write, write_rows
+from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
-from unmask.inference.prediction_scoring import evaluate_predictions
+from unmask.inference.prediction_scoring import evaluate_predictions, score_official
 from unmask.tasks.settings import ColumnSettings
 
 
@@ -235,3 +238,105 @@ def test_one_answer_is_not_taken_for_a_file_of_answers(tmp_path: Path, fields: d
     data = write_rows(tmp_path / "dev.jsonl", {"id": "1", "question": "q", "context": "a kite", "answers": ["kite"]})
     with pytest.raises(InputError, match="its prediction says answer None"):
         evaluate_predictions(write_rows(tmp_path / "said.jsonl", fields), data, "qa")
+
+
+# ---- Files of the official scorers
+
+
+def squad(path: Path, **answers: list[str]) -> Path:
+    questions = [
+        {"id": name, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in texts]}
+        for name, texts in answers.items()
+    ]
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "x", "qas": questions}]}]}), encoding="utf-8")
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def official(
+    name: str, data: Path, answers: Path, probabilities: Path | None = None, threshold: float = 1.0
+) -> tuple[int, dict[str, float]]:
+    task = new_task(name)
+    score = task.score()
+    score_official(score, task.load_golds(data), data, answers, probabilities, threshold)
+    return score.num_examples, score.metrics()
+
+
+def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = squad(tmp_path / "data.json", a=["kite"], b=["blue"], c=[])
+    answers = write_json(tmp_path / "p.json", {"a": "kite", "c": "grey", "z": ""})
+    probabilities = write_json(tmp_path / "n.json", {"a": 0.5, "c": 0.75})
+    with caplog.at_level(logging.WARNING, "unmask"):
+        number, metrics = official("squad2", data, answers, probabilities, 0.6)
+    assert (number, metrics["exact"], metrics["NoAns_exact"]) == (2, 100.0, 100.0)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "no prediction for 1 question (b): they are left out, as the official scorer does",
+        f"predictions for 1 question (z), which {data} does not have",
+    ]
+    data = squad(tmp_path / "data.json", a=["kite"], b=["blue"])
+    assert official("squad1", data, answers) == (2, {"exact_match": 50.0, "f1": 50.0})
+
+
+def test_a_withheld_answer_is_wrong_where_there_is_one(tmp_path: Path) -> None:
+    """Worked by hand through `apply_no_ans_threshold` of SQuAD 2.0's scorer: over the threshold a question scores 1 if
+    it has no answer and 0 if it has one, here `the`, which normalises to nothing; else an empty answer matches it."""
+    data = squad(tmp_path / "data.json", a=["the"], b=["a."], c=[])
+    answers = write_json(tmp_path / "p.json", {"a": "", "b": "", "c": "grey"})
+    probabilities = write_json(tmp_path / "n.json", {"a": 0.9, "b": 0.1, "c": 0.9})
+    _, metrics = official("squad2", data, answers, probabilities, 0.5)
+    assert (metrics["HasAns_exact"], metrics["HasAns_f1"], metrics["NoAns_f1"]) == (50.0, 50.0, 100.0)
+    assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (pytest.approx(100.0), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("answers", "probabilities", "message"),
+    [
+        ([], None, r"p\.json: expected one JSON object, \{id: answer\}"),
+        ({"a": ["연"]}, None, r"p\.json: the answer of a is \[\"연\"\]: expected a text"),
+        ({"z": "x"}, None, r"p\.json: no prediction for any question of .*data\.json"),
+        ({"a": "x"}, {"b": 1}, r"n\.json: no probability for a"),
+        ({"a": "x"}, {"a": "1"}, r"n\.json: the probability of no answer of a is \"1\": expected a number"),
+        ({"a": "x"}, {"a": 7}, r"no_answer_probability 7: expected a number in 0\.\.1"),
+    ],
+)
+def test_official_files_damaged(tmp_path: Path, answers: Any, probabilities: Any, message: str) -> None:
+    data = squad(tmp_path / "data.json", a=["kite"], c=[])
+    na_probs = None if probabilities is None else write_json(tmp_path / "n.json", probabilities)
+    with pytest.raises(InputError, match=message):
+        official("squad2", data, write_json(tmp_path / "p.json", answers), na_probs)
+
+
+def test_ids_of_questions_are_needed_once_each(tmp_path: Path) -> None:
+    row = {"question": "?", "context": "x", "answers": "x"}
+    answers = write_json(tmp_path / "p.json", {"a": "x"})
+    for rows, told in (([{"id": "a", **row}] * 2, "2: a second question with the id a"), ([row], "1: no id")):
+        with pytest.raises(InputError, match=rf"data\.jsonl:{told}"):
+            official("qa", write_rows(tmp_path / "data.jsonl", *rows), answers)
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "folder", "predictions", "na_probs"),
+    [
+        ("squad1", "squad1/dev-v1.1.json", "squad", "predictions-v1.1-electra-small-student.json", None),
+        ("squad1", "squad1/dev-v1.1.json", "squad", "predictions-v1.1-bert-ensemble.json", None),
+        ("squad2", "squad2-cs224n/dev-v2.0.json", "squad", "predictions-v2.0-noised.json", "na-probs-v2.0-noised.json"),
+        ("korquad1", "korquad1/KorQuAD_v1.0_dev.json", "korquad", "predictions-noised.json", None),
+    ],
+)
+def test_figures_of_the_official_scorers(
+    data_dir: Path, task: str, data: str, folder: str, predictions: str, na_probs: str | None
+) -> None:
+    reference = data_dir / "reference" / folder
+    expected = json.loads((reference / "expected-scores.json").read_text("utf-8"))[predictions]
+    probabilities = None if na_probs is None else reference / na_probs
+    number, metrics = official(task, data_dir / "tasks" / data, reference / predictions, probabilities, 0.5)
+    assert number == expected.pop("total", number)
+    expected.pop("note", None)
+    # Equal but for the order of sums; the ensemble's are published to three places.
+    tolerance = 5e-4 if "ensemble" in predictions else 1e-9
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=tolerance)
+    assert number > 5000

@@ -8,17 +8,15 @@ passage's composition.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
 import string
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,10 +24,6 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError
 from unmask.io.encodings import normalized
-from unmask.io.input_files import DataPath
-from unmask.io.json_files import shown
-from unmask.io.progress import counted, listed
-from unmask.io.reading import open_input
 from unmask.tasks.qa.examples import QaExample
 
 logger = logging.getLogger("unmask")
@@ -141,7 +135,7 @@ class QaScore:
             if self.unanswerable is not False:
                 golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that become empty
             scores = compare(answer, golds, self._normalisation)
-            withheld = prediction.get(_WITHHELD) and example.gold_texts
+            withheld = prediction.get(WITHHELD) and example.gold_texts
             self._sums[bool(example.gold_texts)] += (0, 0, 1) if withheld else (*scores, 1)
             if len(self._answers) < 2:
                 self._answers.add(answer)
@@ -232,7 +226,7 @@ class QaScore:
         return order, np.cumsum(np.concatenate([[float((~has_answer).sum())], gains]))
 
 
-_WITHHELD = "is_withheld"
+WITHHELD = "is_withheld"
 """The key of predictions that a threshold on --na-probs made empty. SQuAD 2.0's scorer counts them as wrong where there
 is an answer, though this may normalise to nothing, as they do."""
 
@@ -271,93 +265,3 @@ def _lead(prediction: Mapping[str, Any]) -> float | None:
         return None
     score = listed[0].get("score") if listed else -math.inf
     return score - null_score if isinstance(score, int | float) else None
-
-
-def score_official(
-    score: QaScore,
-    examples: Iterable[QaExample],
-    data: DataPath,
-    predictions: Path,
-    na_probs: Path | None,
-    na_threshold: float,
-) -> None:
-    """Scores a file of answers as the official scorers do.
-
-    A question without a prediction scores 0 as in SQuAD 1.1's scorer, or, if questions may have no answer, is left out
-    as in SQuAD 2.0's. Both are reported, as are predictions that match no question.
-
-    Args:
-        score: of the data set; the answers are added to it.
-        examples: the labelled questions with their right answers, whether or not these are in the passage.
-        data: their file, for messages.
-        predictions: `{id: answer}`.
-        na_probs: `{id: probability of no answer}`.
-        na_threshold: a question counts as unanswered if that probability is higher than this.
-
-    Raises:
-        InputError: a file cannot be read or is of another form; no question has a prediction; two have the same id.
-    """
-    answers = _read_mapping(predictions, str, "answer")
-    probabilities = None if na_probs is None else _read_mapping(na_probs, (int, float), "probability of no answer")
-    seen: set[str] = set()
-    missing: list[str] = []
-    for example in examples:
-        identity = _check_id(example, seen)
-        if identity in answers:
-            score.add([example], [_prediction(identity, answers[identity], probabilities, na_threshold, na_probs)])
-            continue
-        missing.append(identity)
-        if score.unanswerable is False:
-            score.add([example], [{"answer": ""}])
-    if len(missing) == len(seen):
-        raise InputError(f"{predictions}: no prediction for any question of {data}: they are not of the same questions")
-    if missing:
-        wrong = score.unanswerable is False
-        done = "they count as wrong" if wrong else "they are left out, as the official scorer does"
-        logger.warning("%s: no prediction for %s: %s", predictions, _some(missing), done)
-    if foreign := [identity for identity in answers if identity not in seen]:
-        logger.warning("%s: predictions for %s, which %s does not have", predictions, _some(foreign), data)
-
-
-def _check_id(example: QaExample, seen: set[str]) -> str:
-    if example.id is None:
-        raise InputError(f"{example.source}: no id: expected one, by which its prediction is found")
-    if example.id in seen:
-        raise InputError(f"{example.source}: a second question with the id {example.id}: expected each once")
-    seen.add(example.id)
-    return example.id
-
-
-def _prediction(
-    identity: str, answer: str, probabilities: Mapping[str, float] | None, threshold: float, path: Path | None
-) -> dict[str, Any]:
-    if probabilities is None:
-        return {"answer": answer}
-    if identity not in probabilities:
-        raise InputError(f"{path}: no probability for {identity}: expected one for every predicted question")
-    probability = probabilities[identity]
-    return {
-        "answer": "" if probability > threshold else answer,
-        _WITHHELD: probability > threshold,
-        "n_best": [{"answer": answer}],
-        "no_answer_probability": probability,
-    }
-
-
-def _read_mapping(path: Path, kind: type | tuple[type, ...], what: str) -> dict[str, Any]:
-    with open_input(path) as file:
-        try:
-            values = json.loads(file.read())
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not JSON ({error}): expected {{id: {what}}}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: expected one JSON object, {{id: {what}}}")
-    for identity, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, kind):
-            expected = "a text" if kind is str else "a number"
-            raise InputError(f"{path}: the {what} of {identity} is {shown(value)}: expected {expected}")
-    return values
-
-
-def _some(identities: Sequence[str]) -> str:
-    return f"{counted(len(identities), 'question')} ({listed(identities, 3)})"
