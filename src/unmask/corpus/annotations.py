@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from unmask.io.json_files import shown
+
 KINDS: dict[str, int] = {"entity": 1, "noun_phrase": 2}
 """The kinds of annotations, with their numbers in a store."""
 
@@ -42,32 +44,19 @@ class Edit(NamedTuple):
 def annotation_fault(value: object, num_characters: int) -> str | None:
     """What is wrong with the annotations of a document, worded for an error; None if nothing is."""
     if not isinstance(value, list):
-        return f"{FIELD!r} is no list"
-    for number, each in enumerate(value, start=1):
-        problem = _fault_of_one(each, num_characters)
-        if problem is not None:
-            return f"{FIELD!r}, item {number}: {problem}"
-    return None
+        return f"{FIELD!r}: {shown(value)}: {EXPECTED}"
+    wrong = next((number for number, each in enumerate(value) if not _is_sound(each, num_characters)), None)
+    if wrong is None:
+        return None
+    return f"{FIELD!r}, item {wrong + 1}: {shown(value[wrong])} in a text of {num_characters:,} characters: {EXPECTED}"
 
 
-def _fault_of_one(item: object, num_characters: int) -> str | None:
+def _is_sound(item: object, num_characters: int) -> bool:
     if not isinstance(item, list) or len(item) != 3:
-        return f"{_shown(item)} is no list of three"
+        return False
     start, end, kind = item
-    if type(start) is not int or type(end) is not int:
-        return f"{_shown(item)} has a start or end that is no whole number"
-    if not (isinstance(kind, str) and kind in KINDS):
-        return f"{_shown(item)} is of a kind that is not known, {_shown(kind)}"
-    if start >= end:
-        return f"{_shown(item)} ends before it has begun"
-    if start < 0 or end > num_characters:
-        return f"{_shown(item)} lies outside the text of {num_characters:,} characters"
-    return None
-
-
-def _shown(value: object) -> str:
-    said = repr(value)
-    return said if len(said) <= 60 else f"{said[:59]}…"
+    is_known = isinstance(kind, str) and kind in KINDS
+    return type(start) is int and type(end) is int and is_known and 0 <= start < end <= num_characters
 
 
 def follow(annotations: Iterable[Annotation], edits: Iterable[Edit], num_characters: int) -> tuple[Annotation, ...]:

@@ -6,8 +6,6 @@ import json
 import logging
 from pathlib import Path
 
-from tokenizers.models import WordPiece
-
 from unmask.errors import SettingsError
 from unmask.io.progress import listed
 from unmask.pretraining.start import Start
@@ -111,7 +109,7 @@ def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list
     definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] < known]
     encoder = PlainTextEncoder(open_definition(definition, "the model's tokenizer"))
     prefix = definition["model"].get("continuing_subword_prefix") or ""
-    inside = _inside_words(before) if before.kind == "wordpiece" else None
+    inside = before.inside_words if before.kind == "wordpiece" else None
     added = tokenizer.backend.get_added_tokens_decoder()
     pieces: list[list[int]] = []
     for entry in range(known, tokenizer.vocab_size):
@@ -124,20 +122,6 @@ def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list
             text = added[entry].content if entry in added else tokenizer.decode([entry])
             pieces += encoder.encode_batch([before.segment(text)])
     return pieces
-
-
-def _inside_words(tokenizer: TextTokenizer) -> WordPiece:
-    """A tokenizer's longest-match rule as it works inside a word, after its beginning."""
-    model = json.loads(tokenizer.backend.to_str())["model"]
-    prefix, unknown = model["continuing_subword_prefix"], model["unk_token"]
-    continuing = {entry: index for entry, index in model["vocab"].items() if entry.startswith(prefix)}
-    begins = {entry.removeprefix(prefix): index for entry, index in continuing.items()}
-    return WordPiece(
-        begins | continuing | {unknown: model["vocab"][unknown]},
-        unk_token=unknown,
-        max_input_chars_per_word=model["max_input_chars_per_word"],
-        continuing_subword_prefix=prefix,
-    )
 
 
 def _warn_of_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from unmask.errors import ModelError
 from unmask.tokenization.definition import Definition, make_definition
@@ -33,10 +35,25 @@ def word_splitter(normalizer: Definition | None, pre_tokenizer: Definition) -> C
             model=model | {"vocab": {}},
         )
     )
-    first, second = shell.normalizer, shell.pre_tokenizer
-    assert second is not None
+    return partial(words_of, shell)
 
-    def split(text: str) -> list[str]:
-        return [word for word, _ in second.pre_tokenize_str(text if first is None else first.normalize_str(text))]
 
-    return split
+def words_of(backend: Tokenizer, text: str) -> list[str]:
+    """The words that a tokenizer sees in a text, normalised, before it applies the model."""
+    normalizer, pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    normalized = text if normalizer is None else normalizer.normalize_str(text)
+    return [normalized] if pre_tokenizer is None else [word for word, _ in pre_tokenizer.pre_tokenize_str(normalized)]
+
+
+def inside_words(backend: Tokenizer) -> WordPiece:
+    """WordPiece's rule as it works inside a word: of entries that continue one."""
+    model = json.loads(backend.to_str())["model"]
+    prefix, unknown = model["continuing_subword_prefix"], model["unk_token"]
+    continuing = {entry: index for entry, index in model["vocab"].items() if entry.startswith(prefix)}
+    begins = {entry.removeprefix(prefix): index for entry, index in continuing.items()}
+    return WordPiece(
+        begins | continuing | {unknown: model["vocab"][unknown]},
+        unk_token=unknown,
+        max_input_chars_per_word=model["max_input_chars_per_word"],
+        continuing_subword_prefix=prefix,
+    )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from tokenizers.models import WordPiece
 
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
@@ -34,7 +35,7 @@ from unmask.tokenization.directory import (
     vocab_txt,
 )
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
-from unmask.tokenization.library import open_definition
+from unmask.tokenization.library import inside_words, open_definition
 from unmask.tokenization.vocabulary import Vocabulary, continuations
 
 
@@ -191,6 +192,11 @@ class TextTokenizer:
         return PlainTextEncoder(self.backend)
 
     @cached_property
+    def inside_words(self) -> WordPiece:
+        """The longest-match rule of a WordPiece tokenizer as it works inside a word, after its beginning."""
+        return inside_words(self.backend)
+
+    @cached_property
     def _special_in_text(self) -> re.Pattern[str]:
         longest_first = sorted((self.token_strings[index] for index in self.special_ids), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
@@ -319,14 +325,9 @@ class TextTokenizer:
         return self.changed(definition)
 
     def changed(self, definition: Definition, others: Mapping[str, Definition] | None = None) -> TextTokenizer:
-        """The same tokenizer with another definition, in `vocab.txt` too.
-
-        Args:
-            others: the new content of other JSON files, by name.
-        """
-        changed = dict(self.opened.files)
-        for name, content in {**(others or {}), "tokenizer.json": definition}.items():
-            changed[name] = json_bytes(content)
+        """The same tokenizer with another definition, in `vocab.txt` too, and with others of its JSON files, by name."""
+        contents = {**(others or {}), "tokenizer.json": definition}
+        changed = self.opened.files | {name: json_bytes(content) for name, content in contents.items()}
         if self.kind == "wordpiece" and "vocab.txt" in changed:
             changed["vocab.txt"] = vocab_txt(definition)
         return TextTokenizer(replace(self.opened, files=changed), self.where)

@@ -8,7 +8,6 @@ scripts); private-use and unassigned characters stay, since the tokenizer decide
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Set
 
@@ -52,13 +51,6 @@ _NEVER_COMPOSED = _LINE_BREAKS | _CONTROL | _ZERO_WIDTH | set(_NEEDLESS_JOINERS)
 
 COMPOSED = "documents composed (NFC)"
 
-_SCRIPTS_OF = {
-    "Chinese": "Han",
-    "Japanese": "Hiragana, Katakana or Han",
-    "Kana": "Hiragana or Katakana",
-    "Korean": "Hangul",
-}
-
 
 def clean(draft: Draft, settings: CleaningSettings) -> None:
     """Applies to a document the steps that depend on no other document.
@@ -94,11 +86,8 @@ def check_scripts(settings: CleaningSettings) -> None:
     names = script_names()
     for script, share in settings.min_script_share.items():
         if script not in names:
-            nearest = difflib.get_close_matches(script.title(), names, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else "expected Unicode's name, such as Latin, Hangul, Han"
-            if script.title() in _SCRIPTS_OF:
-                hint = f"give {_SCRIPTS_OF[script.title()]}"
-            raise SettingsError(f"min_script_share: there is no script {script!r}: {hint}")
+            expected = "expected Unicode's name, such as Latin, Hangul, Han"
+            raise SettingsError(f"min_script_share: there is no script {script!r}: {expected}")
         if not 0 <= share <= 1:
             raise SettingsError(f"min_script_share: {script}: {share} is no share: expected a number from 0 to 1")
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, annotation_fault
+from unmask.corpus.annotations import FIELD, Annotation, annotation_fault
 from unmask.corpus.documents import Document
 from unmask.corpus.source import CorpusFile
 from unmask.io.parquet import open_parquet, refusing_damage
@@ -53,7 +53,7 @@ def read_documents_of_jsonl(source: CorpusFile) -> Iterator[Document]:
         elif row.fields.get(FIELD) is None:
             yield Document(text, row.source)
         elif (fault := annotation_fault(row.fields[FIELD], len(text))) is not None:
-            source.refuse(row.source, "bad annotations", f"{fault}: {EXPECTED}")
+            source.refuse(row.source, "bad annotations", fault)
         else:
             yield Document(text, row.source, tuple(Annotation(*each) for each in row.fields[FIELD]))
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import tokenizers
 
+from unmask.tokenization.library import words_of
 from unmask.tokenization.offsets import AlignedText
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -31,38 +32,17 @@ def continuing_ids(tokenizer: TextTokenizer, text: str, aligned: AlignedText) ->
             word = _continuing_word(tokenizer.backend, after.split(maxsplit=1)[0])
             replaced = [token.id for token in tokenizer.backend.model.tokenize(word)]
             if replaced == begun[: len(replaced)]:
-                begun[: len(replaced)] = _cut(tokenizer.backend.model, word) or replaced
+                inside = [token.id for token in tokenizer.inside_words.tokenize(word)]
+                begun[: len(replaced)] = replaced if tokenizer.unk_id in inside else inside
         ids += begun
     return ids
 
 
 def _joins(backend: tokenizers.Tokenizer, before: str, after: str) -> bool:
     """Whether two texts directly behind each other are of one word where they meet, as two letters are."""
-    return len(_words(backend, before + after)) < len(_words(backend, before)) + len(_words(backend, after))
+    return len(words_of(backend, before + after)) < len(words_of(backend, before)) + len(words_of(backend, after))
 
 
 def _continuing_word(backend: tokenizers.Tokenizer, text: str) -> str:
     """What would be of one word with a letter directly before it; empty where nothing would."""
-    return _words(backend, text)[0] if _joins(backend, "a", text) else ""
-
-
-def _words(backend: tokenizers.Tokenizer, text: str) -> list[str]:
-    normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized)] if backend.pre_tokenizer else [text]
-
-
-def _cut(model: tokenizers.models.WordPiece, word: str) -> list[int]:
-    """The ids of the longest entries that match, again and again; none where one is missing."""
-    ids: list[int] = []
-    start = 0
-    while start < len(word) <= model.max_input_chars_per_word:
-        found = None
-        end = len(word)
-        while found is None and end > start:
-            found = model.token_to_id(model.continuing_subword_prefix + word[start:end])
-            end -= 1
-        if found is None:
-            return []
-        ids.append(found)
-        start = end + 1
-    return ids
+    return words_of(backend, text)[0] if _joins(backend, "a", text) else ""

@@ -30,6 +30,7 @@ from unmask.tokenization.added_tokens import ADDED_TOKENS, BY_ID
 from unmask.tokenization.definition import Definition
 from unmask.tokenization.directory import CONFIG
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
+from unmask.tokenization.library import words_of
 from unmask.tokenization.opening import TOKENIZER_FILES, has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -175,10 +176,9 @@ def _cut(tokenizer: TextTokenizer, text: str) -> list[str]:
     """The words that the tokenizer sees in a text before it looks up entries or added tokens, normalised."""
     backend = tokenizer.backend
     text = tokenizer.segment(text)
-    text = backend.normalizer.normalize_str(text) if backend.normalizer is not None else text
-    if tokenizer.kind != "wordpiece":
-        return text.split()
-    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+    if tokenizer.kind == "wordpiece":
+        return words_of(backend, text)
+    return (backend.normalizer.normalize_str(text) if backend.normalizer is not None else text).split()
 
 
 def _with_entries(tokenizer: TextTokenizer, new: tuple[str, ...]) -> TextTokenizer:
