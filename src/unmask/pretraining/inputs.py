@@ -143,9 +143,8 @@ def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
         notes.insert(0, unusual_tokenizer(start.family.name, tokenizer.kind))
     for note in filter(None, notes):
         logger.info(note)
-    is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
     warnings = [
-        unknown_warning(store, is_own=is_own, is_continued=settings.init_from is not None),
+        unknown_warning(store),
         batch_too_small(settings.optimizer, max(cut.batch_size for cut in settings.cuts)),
     ]
     steps, shortest = settings.train.steps, settings.objective.shortest_stage

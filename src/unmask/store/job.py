@@ -66,16 +66,11 @@ def finished_shard(job: Job, shard: int, chunks: Iterable[Chunk], digest: TextDi
     before = record["made_from"]
     different = [name for name, value in job.made_from(digest).items() if before.get(name) != value]
     if different:
-        raise made_from_another(job.out, different, is_unsaid=before.keys().isdisjoint(different))
+        raise made_from_another(job.out, different)
     return record
 
 
-def made_from_another(out: Path, different: list[str], *, is_unsaid: bool = False) -> StoreError:
-    """The error that names the differences in text or settings of a resumed preparation.
-
-    Args:
-        is_unsaid: what is there says none of them.
-    """
-    names = " and ".join(different)
-    made = f"by an earlier version of unmask (it does not say {names})" if is_unsaid else f"from another {names}"
-    return StoreError(f"{out}: what is there was made {made}: start again with --overwrite, or choose another --out")
+def made_from_another(out: Path, different: list[str]) -> StoreError:
+    """The error that names the differences in text or settings of a resumed preparation."""
+    made = f"was made from another {' and '.join(different)}"
+    return StoreError(f"{out}: what is there {made}: start again with --overwrite, or choose another --out")

@@ -186,11 +186,10 @@ def _check_complete(store: TokenStore, job: Job) -> None:
     for name in ("shard_bytes", "sentences_by", "mixture", "mixture_seed", "reading", "cleaning"):
         before, now = manifest.get(name), settings.get(name)
         if before != now:
-            keys, is_unsaid = [name], name not in manifest
+            keys = [name]
             if isinstance(before, dict) and isinstance(now, dict):
-                different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-                keys, is_unsaid = [f"{name}.{key}" for key in different], before.keys().isdisjoint(different)
-            raise made_from_another(job.out, keys, is_unsaid=is_unsaid and name != "mixture")  # stores may have none
+                keys = [f"{name}.{key}" for key in {**before, **now} if before.get(key) != now.get(key)]
+            raise made_from_another(job.out, keys)
 
 
 def _prepare(

@@ -12,30 +12,23 @@ NOTABLE_OF_WORDS, MUCH_OF_WORDS = 0.05, 0.15
 """Shares of `<UNK>` among the words of a store of words, whose vocabulary is only that of the softmax."""
 
 
-def unknown_warning(store: TokenStore, *, is_own: bool = False, is_continued: bool = False) -> str | None:
-    """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few.
+ADVICE = (
+    "train the tokenizer on this very text, with a larger alphabet; `unmask tokenizer report` shows which scripts are "
+    "missing"
+)
+ADVICE_OF_WORDS = "train the word tokenizer on this very text, with a larger vocabulary"
 
-    Args:
-        is_own: the tokenizer was trained for this run, on this text.
-        is_continued: the run continues from a model, whose entries stay.
-    """
+
+def unknown_warning(store: TokenStore) -> str | None:
+    """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few."""
     share = store.unknown_share
     if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
         return None
     if store.has_words:
-        what, kind, larger = "words of {} are unknown to its tokenizer, and <UNK> is", " --kind word", "vocabulary"
+        what, unknown, advice = "words", "<UNK>", ADVICE_OF_WORDS
     else:
-        what, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
-    if is_continued:
-        more = "" if store.has_words else "add words, `unmask tokenizer extend MODEL --words FILE --out DIR`, or "
-        advice = f"the model's entries stay: {more}take a model of such text"
-    elif is_own:
-        larger = "tokenizer.vocab_size, where it is used up" if store.has_words else "tokenizer.alphabet_size"
-        advice = f"give more text, or raise {larger}"
-    else:
-        advice = (
-            f"train one on this very text with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and "
-            "prepare the text with it, `unmask prepare TEXT --tokenizer DIR --out STORE`"
-        )
-    shown = "" if store.has_words else "; `unmask tokenizer report` shows what is missing"
-    return f"{share:.1%} of the {what.format(store.directory)} all that is learnt of them: {advice}{shown}"
+        what, unknown, advice = "tokens", "[UNK]", ADVICE
+    return (
+        f"{share:.1%} of the {what} of {store.directory} are unknown to its tokenizer, and {unknown} is all that is "
+        f"learnt of them: {advice}; to continue from a model, which keeps its entries, take one of such text"
+    )

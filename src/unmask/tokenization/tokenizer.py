@@ -325,7 +325,7 @@ class TextTokenizer:
         return self.changed(definition)
 
     def changed(self, definition: Definition, others: Mapping[str, Definition] | None = None) -> TextTokenizer:
-        """The same tokenizer with another definition, in `vocab.txt` too, and with others of its JSON files, by name."""
+        """The same tokenizer with another definition, in `vocab.txt` too, and other JSON files, by their names."""
         contents = {**(others or {}), "tokenizer.json": definition}
         changed = self.opened.files | {name: json_bytes(content) for name, content in contents.items()}
         if self.kind == "wordpiece" and "vocab.txt" in changed:

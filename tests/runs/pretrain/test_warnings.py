@@ -96,7 +96,6 @@ def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
     share = float(line.partition("%")[0])
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert share == pytest.approx(100 * manifest["unknown_tokens"] / manifest["tokens"], abs=0.05)  # one decimal
-    assert "`unmask prepare TEXT --tokenizer DIR --out STORE`" in line
     assert "[UNK] is all that is learnt of them" in line
     caplog.clear()
     told = told_at_the_start(words, tmp_path / "fine", caplog)

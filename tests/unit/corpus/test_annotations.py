@@ -82,7 +82,7 @@ def test_places_are_characters_not_bytes(tmp_path: Path) -> None:
 def test_faults_are_short_whatever_stands_there() -> None:
     fault = annotation_fault([["x" * 10_000, 2, "entity"]], 5)
     assert fault is not None
-    assert len(fault) < 150
+    assert len(fault) < 400
 
 
 # ------------------------------------------------------------------------------------------------------------ cleaning

@@ -41,20 +41,5 @@ def test_much_is_told_with_what_to_do(words: bool, unknown: int, told: str | Non
         return
     assert line is not None
     assert line.startswith(told)
-    assert ("`unmask tokenizer train TEXT --kind word --out DIR`" in line) == words
-    assert "`unmask prepare TEXT --tokenizer DIR --out STORE`" in line
-
-
-def test_what_to_do_depends_on_whose_tokenizer_it_is() -> None:
-    own, words = unknown_warning(Counted(329), is_own=True), unknown_warning(Counted(329, words=True), is_own=True)
-    assert own is not None
-    assert words is not None
-    assert "give more text, or raise tokenizer.alphabet_size; `unmask tokenizer report` shows" in own
-    assert words.endswith("give more text, or raise tokenizer.vocab_size, where it is used up")
-    for is_own in (False, True):
-        for of_words in (False, True):  # words are not added to a tokenizer of words
-            line = unknown_warning(Counted(329, of_words), is_own=is_own, is_continued=True)
-            assert line is not None
-            assert ("`unmask tokenizer extend MODEL --words FILE --out DIR`" in line) != of_words
-            assert "take a model of such text" in line
-            assert "train TEXT" not in line
+    assert ("train the word tokenizer on this very text" in line) == words
+    assert line.endswith("to continue from a model, which keeps its entries, take one of such text")

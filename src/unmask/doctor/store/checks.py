@@ -18,7 +18,15 @@ from unmask.packing.formats import documents_needed
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.store.manifest import verify_file
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
+from unmask.store.unknown_tokens import (
+    ADVICE,
+    ADVICE_OF_WORDS,
+    MUCH,
+    MUCH_OF_WORDS,
+    NOTABLE,
+    NOTABLE_OF_WORDS,
+    TOO_MUCH,
+)
 from unmask.tokenization.opening import Tokenizer
 
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
@@ -97,19 +105,13 @@ def _check_unknown(share: float) -> Finding:
     if share <= NOTABLE:
         return Finding("unknown-tokens", "good", message)
     level: Level = "note" if share <= MUCH else "warning" if share <= TOO_MUCH else "fault"
-    return Finding(
-        "unknown-tokens",
-        level,
-        message,
-        "train the tokenizer on this very text, with a larger alphabet; "
-        "`unmask tokenizer report` shows which scripts are missing",
-    )
+    return Finding("unknown-tokens", level, message, ADVICE)
 
 
 def _check_unknown_words(share: float) -> Finding:
     message = f"{share:.3%} of the words are beyond the output vocabulary: the model reads their characters, and <UNK>"
     level: Level = "good" if share <= NOTABLE_OF_WORDS else "note" if share <= MUCH_OF_WORDS else "warning"
-    advice = "" if level == "good" else "train the word tokenizer on this very text, with a larger vocabulary"
+    advice = "" if level == "good" else ADVICE_OF_WORDS
     return Finding("unknown-tokens", level, f"{message} is what it predicts for them", advice)
 
 
