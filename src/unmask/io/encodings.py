@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import compress, islice
@@ -26,29 +25,14 @@ SAMPLE_BYTES = 64 * 1024
 MOST_LINE_BYTES = 1 << 28
 """Of a line of text: a small compressed file may hold one without an end."""
 
-_IN_WORD = re.compile(rb"(?<=[A-Za-z])[\x80-\xff]{1,2}(?![\x80-\xff])|(?<![\x80-\xff])[\x80-\xff]{1,2}(?=[A-Za-z])")
-"""One or two bytes beyond ASCII beside an ASCII letter, as in Western European languages."""
-
-_RARE_HAN = "".join(
-    bytes((row, cell)).decode("gb2312", "ignore") for row in range(0xD8, 0xF8) for cell in range(0xA1, 0xFF)
-)
-_USUAL = {
-    "cp1252": "[À-ÏÑ-ÜßŒœŠšŽžà-ïñ-üÿ‘’“”„–—…•€£§©®°´·«»¡¿\u00a0]",  # Turkish has others for ÐÝÞðýþ
-    "cp949": "[가-힣ㅋㅎㅠㅜㅡㅉㄷㅇ]",
-    "cp932": "[ぁ-ヿ一-鿿]",
-    "gb18030": f"(?![{_RARE_HAN}])[一-鿿㐀-䶿]",
-}
-"""Encodings to try, in order, and what nearly all letters beyond ASCII are in text that is written in them."""
-
-_COMMON_HANGUL = "이다는에을의가고를은지하한로기서도"
-"""A quarter to a third of what Korean is written in."""
+_SHOWN = ("cp949", "cp932", "gb18030", "cp1252")
+"""Encodings in which the beginning of a file that is not UTF-8 is shown, where it decodes."""
 
 _OTHERS = (
-    "cp1252 (Western Europe), cp1250 (Central Europe), cp1251 or koi8-r (Russian), cp1253 (Greek), cp1254 (Turkish), "
-    "cp1255 (Hebrew), cp1256 (Arabic), cp874 (Thai), cp949 (Korean), cp932 or euc-jp (Japanese), gb18030 or big5 "
-    "(Chinese)"
+    "cp1250 (Central Europe), cp1251 or koi8-r (Russian), cp1253 (Greek), cp1254 (Turkish), cp1255 (Hebrew), cp1256 "
+    "(Arabic), cp874 (Thai), euc-jp (Japanese) or big5 (Chinese)"
 )
-"""What is often right where none of these fits."""
+"""What is often right where none of these is."""
 
 LFS_POINTER = "version https://git-lfs"
 """How a file begins that Git LFS has put in place of a large one."""
@@ -67,14 +51,10 @@ _LONGEST_RUN = 64
 _MARKS_IN_ONE = {sign: unicodedata.normalize("NFD", sign) for sign in "\u0f73\u0f75\u0f81"}
 """Tibetan vowels that are two marks in every normal form, though of class 0, as letters are."""
 
-_MARKED = re.compile("\udcff([\u0100-\u01ff])")
-"""What `as_utf8` makes of a byte that does not decode: 0xff, and the character of that number after U+0100."""
-
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
-    invalid = error.object[error.start : error.end]
-    return "".join(f"\udcff{chr(0x100 + byte)}" for byte in invalid), error.end
+    return "\udcff", error.end
 
 
 codecs.register_error("unmask.mark", _mark)
@@ -156,7 +136,7 @@ def read_utf8_lines(
             of their invalid bytes; None refuses them.
 
     Raises:
-        InputError: a line does not decode; names the first byte that does not, and an encoding that fits. Or the first
+        InputError: a line does not decode; names the first byte that does not, and shows it in others. Or the first
             one shows that this is compressed, or a pointer of Git LFS. Or one has over `MOST_LINE_BYTES`.
     """
     offset, first, lines = 0, b"", lines_of(lines) if isinstance(lines, io.BufferedIOBase) else iter(lines)
@@ -192,90 +172,44 @@ def _describe_undecodable(
     line: bytes, offset: int, error: UnicodeDecodeError, sample: bytes, settings: TableSettings | None, stream: str
 ) -> str:
     if settings is not None and settings.encoding != "utf-8":
-        what = (
-            f"not {settings.encoding}: expected text in that encoding; name the file's own with "
-            f"{settings.option('encoding', 'NAME')}, or leave it out for UTF-8"
+        return (
+            f"not {settings.encoding}: expected text in that encoding, as all files here; name the file's own with "
+            f"{settings.option('encoding', 'NAME')}, leave it out for UTF-8, or convert the file (for example with "
+            "iconv)"
         )
-        line, sample = (_as_it_was(content, settings.encoding) for content in (line, sample))
-        fitting = "utf-8" if _decoded(sample, "utf-8") is not None else fitting_encoding(sample)
-    else:
-        what = (
-            f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
-            "UTF-8; convert the file (for example with iconv) or repair that line"
-        )
-        fitting = fitting_encoding(sample)
-    if fitting is None and settings is not None and settings.encoding == "utf-8":
-        return f"{what}; or give its encoding, {settings.option('encoding', 'NAME')}: often {_OTHERS}"
-    if fitting is None or (settings is not None and fitting == settings.encoding):
-        return what
-    read = sample if fitting.startswith("utf-16") else line  # in UTF-16 a line does not end where its line feed does
-    what += f". It reads as {fitting}: {_excerpt(read, fitting)!r}"
-    is_unclear = fitting == "gb18030" and _is_hangul(sample)
-    if is_unclear:
-        what += f", and as cp949: {_excerpt(read, 'cp949')!r}"
-    if settings is None:
-        return what
-    if is_unclear:
-        options = (settings.option("encoding", each) for each in (fitting, "cp949"))
-        return f"{what}: give the right one, {' or '.join(options)}"
-    what += f": if that is right, give {settings.option('encoding', fitting)}"
-    other, one = (fitting, "utf-8") if settings.encoding == "utf-8" else (settings.encoding.replace("_", "-"), fitting)
-    return f"{what}. All files here are read in one encoding: convert those in another (iconv -f {other} -t {one})"
-
-
-def _excerpt(content: bytes, encoding: str) -> str:
-    """The first line as it reads in an encoding, from shortly before its first character beyond ASCII."""
-    [line, *_] = [*content.decode(encoding, "replace").strip("\ufeff").splitlines(), ""]
-    beyond = next((place for place, char in enumerate(line) if char > "\x7f"), 0)
-    return line[max(0, beyond - 20) :][:40]
-
-
-def _is_hangul(sample: bytes) -> bool:
-    """Whether at least half of the letters are Hangul as cp949, and a tenth of these are common: of Korean with Hanja,
-    and of some Chinese. (Thai would be Hangul, too, of rare syllables.)"""
-    beyond = [char for char in _decoded(sample, "cp949") or "" if char > "\x7f" and _is_letter(char)]
-    hangul = [char for char in beyond if "가" <= char <= "힣"]
-    return 2 * len(hangul) >= len(beyond) > 0 and 10 * sum(map(_COMMON_HANGUL.__contains__, hangul)) >= len(hangul)
-
-
-def _as_it_was(content: bytes, encoding: str) -> bytes:
-    """The bytes of a file that `as_utf8` has read in an encoding, those that did not decode too."""
-    encoder = codecs.getincrementalencoder(encoding)("replace")
-    parts = _MARKED.split(content.decode("utf-8", "surrogateescape"))
-    return b"".join(
-        bytes([ord(part) - 0x100]) if number % 2 else encoder.encode(part) for number, part in enumerate(parts)
+    what = (
+        f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
+        "UTF-8; convert the file (for example with iconv) or repair that line"
     )
+    shown = ", ".join(f"{_excerpt(line, sample, each)!r} in {each}" for each in _encodings_of(sample))
+    if settings is not None:
+        what += f"; or give its encoding, {settings.option('encoding', 'NAME')}"
+    return f"{what}. It reads as {shown}; else it is often {_OTHERS}" if shown else f"{what}; it is often {_OTHERS}"
 
 
-def _decoded(sample: bytes, encoding: str) -> str | None:
-    try:
-        return codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
-    except UnicodeDecodeError:
-        return None
-
-
-def fitting_encoding(sample: bytes) -> str | None:
-    """The encoding that bytes which are not UTF-8, or hold NUL bytes, are probably in; None if none fits."""
+def _encodings_of(sample: bytes) -> list[str]:
+    """Encodings in which bytes that are not UTF-8 decode."""
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
+        return ["utf-16"]
     if (num_zeros := sample.count(0)) > max(3, len(sample) / 20):
-        return "utf-16-le" if sample[1::2].count(0) * 2 > num_zeros else "utf-16-be"
-    num_beyond = sum(byte > 0x7F for byte in sample)
-    is_western = 2 * sum(map(len, _IN_WORD.findall(sample))) >= num_beyond
-    for encoding, usual in _USUAL.items():
-        if (encoding == "cp1252" and not is_western) or (text := _decoded(sample, encoding)) is None:
-            continue
-        beyond = [char for char in text if char > "\x7f" and (encoding == "cp1252" or _is_letter(char))]
-        is_usual = beyond and len(re.findall(usual, "".join(beyond))) >= 0.9 * len(beyond)
-        # Of two bytes each; few of the second ones are ASCII letters.
-        if is_usual and (encoding in ("cp1252", "cp932") or 1.3 * len(beyond) < num_beyond):
-            return encoding
-    return "cp949" if not is_western and _is_hangul(sample) else None
+        return ["utf-16-le" if sample[1::2].count(0) * 2 > num_zeros else "utf-16-be"]
+    return [each for each in _SHOWN if _decodes(sample, each)]
 
 
-def _is_letter(char: str) -> bool:
-    """Whether it is a letter, or of the private use that a wrong encoding makes of letters."""
-    return char.isalpha() or unicodedata.category(char) == "Co"
+def _decodes(sample: bytes, encoding: str) -> bool:
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _excerpt(line: bytes, sample: bytes, encoding: str) -> str:
+    """The line as it reads in an encoding, from shortly before its first character beyond ASCII."""
+    content = sample if encoding.startswith("utf-16") else line  # in which a line does not end where its line feed does
+    [text, *_] = [*content.decode(encoding, "replace").strip("\ufeff").splitlines(), ""]
+    beyond = next((place for place, char in enumerate(text) if char > "\x7f"), 0)
+    return text[max(0, beyond - 20) :][:40]
 
 
 def normalized(form: Literal["NFC", "NFD"], text: str) -> str:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import InputError
-from unmask.io.encodings import fitting_encoding, normalized
+from unmask.io.encodings import normalized
 
 if TYPE_CHECKING:
     from pyarrow import DataType
@@ -123,9 +123,7 @@ def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, r
     """Whether the names of columns are distinct, and are text; refuses them if not."""
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if any("\0" in name for name in names):
-        first = next(name for name in names if "\0" in name)
-        fitting = fitting_encoding(first.encode("utf-8", "surrogateescape"))
-        advice = f"if the file is {fitting}, give {settings.option('encoding', fitting)}" if fitting else "take it out"
+        advice = f"take it out, or, if the file is UTF-16, give {settings.option('encoding', 'utf-16-le')}"
         refuse(place, "NUL byte", f"a NUL byte, which is no character of a text: {advice}")
     elif any("\r" in name for name in names):
         refuse(

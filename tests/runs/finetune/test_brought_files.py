@@ -29,12 +29,12 @@ def test_a_korean_table_of_excel_from_training_to_a_table_of_answers(
     refused = unmask("finetune", "finetune/classification", *words, "--out", "run")
     assert refused.code == 2
     assert "t.csv:1: not UTF-8 at byte 0" in refused.errors
-    assert "It reads as cp949: '문장;평가': if that is right, give data.encoding=cp949" in refused.errors
+    assert "or give its encoding, data.encoding=NAME. It reads as '문장;평가' in cp949" in refused.errors
     named = ["data.encoding=cp949", "data.dev=t.csv"]
     done = unmask("finetune", "finetune/classification", *words, *named, "--out", "run")
     assert done.code == 0, done.errors
     told = unmask("evaluate", "run", "--data", "t.csv")
-    assert "give --encoding cp949" in told.errors
+    assert "give its encoding, --encoding NAME" in told.errors
     measured = unmask("evaluate", "run", "--data", "t.csv", *EXCEL, "--json")
     assert json.loads(measured.output)["n"] == 3
     assert unmask("predict", "run", "t.csv", *EXCEL, "--out", "x.csv").code == 0
@@ -102,7 +102,7 @@ def test_a_corpus_in_another_encoding(unmask: Command, place: Path) -> None:
     words = ["tokenizer", "train", "t.csv", "--column", "본문", "--vocab-size", 60, "--out", "made"]
     refused = unmask(*words)
     assert refused.code == 2
-    assert "give --encoding cp949 (in a recipe reading.encoding=cp949)" in refused.errors
+    assert "give its encoding, --encoding NAME (in a recipe reading.encoding=NAME)" in refused.errors
     done = unmask(*words, "--encoding", "cp949")
     assert done.code == 0, done.errors
     options = ["--tokenizer", "made", "--encoding", "utf-16", "--out", "store", "--workers", 1]

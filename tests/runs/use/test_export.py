@@ -360,7 +360,7 @@ def test_a_check_may_be_written_in_another_way(
     words = ("export", task_models.runs / "classification", "--check", "check.csv", "--out", "onnx")
     code, _, errors = unmask(*words)
     assert code == 2
-    assert "if that is right, give --encoding cp949" in errors
+    assert "give its encoding, --encoding NAME" in errors
     code, _, errors = unmask(*words, "--encoding", "cp949", "--separator", ";")
     assert errors.endswith("the check is read\n")
 

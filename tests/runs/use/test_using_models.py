@@ -136,7 +136,7 @@ def test_similarity_takes_the_options_of_tables_that_its_messages_name(
     (place / "pairs.csv").write_bytes("text_a|text_b\n한국 사람|a man\n".encode("cp949"))
     (place / "text.csv").write_bytes("text\n한국 사람\n".encode("cp949"))
     expected = succeeded(unmask("similarity", task_models.base, "한국 사람", "a man"))
-    told = "It reads as cp949: '한국 사람|a man': if that is right, give --encoding cp949"
+    told = "or give its encoding, --encoding NAME. It reads as '한국 사람|a man' in cp949"
     assert told in unmask("similarity", task_models.base, "pairs.csv")[2]
     written = ("--encoding", "cp949", "--separator", "|")
     assert succeeded(unmask("similarity", task_models.base, "pairs.csv", *written)) == expected
