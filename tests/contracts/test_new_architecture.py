@@ -15,7 +15,6 @@ from support.toy_architecture import TOY
 from unmask.doctor.diagnosis import diagnose
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES
-from unmask.pretraining.plateau import plateau_advice
 from unmask.recipe.loading import load_pretrain_recipe
 
 RECIPE = """
@@ -141,12 +140,3 @@ def test_what_it_has_not_is_refused_by_name(words: tuple[str, list[str]]) -> Non
         load_pretrain_recipe(words[0], [*words[1], "model.preset=base"])
     with pytest.raises(SettingsError, match="=toy do not go together: its tokens would see those that they are"):
         load_pretrain_recipe(words[0], [*words[1], "objective.causal_share=.5"])
-
-
-def test_one_that_is_continued_is_not_advised_to_read_from_left_to_right(words: tuple[str, list[str]]) -> None:
-    """A new one is, beside another architecture."""
-    causal = "objective.causal_share=.5"
-    assert {"model.architecture=modernbert", causal} <= set(plateau_advice(load_pretrain_recipe(*words), None))
-    settings = load_pretrain_recipe(words[0], [*words[1], "init_from=run"])
-    assert causal in plateau_advice(settings, ARCHITECTURES["bert"])
-    assert causal not in plateau_advice(settings, TOY)

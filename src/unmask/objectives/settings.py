@@ -123,10 +123,6 @@ class MaskedLMSettings(ObjectiveSettings):
         return rates
 
     @property
-    def against_plateau(self) -> Mapping[str, bool]:
-        return {"objective.causal_share=.5": self.causal_share == 0}
-
-    @property
     def pair_objective(self) -> SentenceObjective:
         return self.sentence_objective
 
@@ -322,13 +318,6 @@ class ReplacedTokenSettings(ObjectiveSettings):
         if not self.causal_share or progress >= self.discriminator_after:
             return {}
         return {CAUSAL_SHARE: self.causal_share if causal_share is None else causal_share}
-
-    @property
-    def against_plateau(self) -> Mapping[str, bool]:
-        return {
-            "objective.discriminator_after=.4": self.discriminator_after == 0,
-            "objective.causal_share=.5": self.causal_share == 0,
-        }
 
     @property
     def predicts_tokens(self) -> bool:

@@ -104,11 +104,6 @@ class ObjectiveSettings(Settings):
         return {}
 
     @property
-    def against_plateau(self) -> Mapping[str, bool]:
-        """What shortened a plateau on small models, as `key=value` words, and whether these settings lack it."""
-        return {}
-
-    @property
     def why_no_targets(self) -> str:
         """Why no sequence of a text has a target of the main term, and what to do, for people."""
         return "none has a token of text: give text with longer documents"

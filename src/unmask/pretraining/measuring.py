@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
@@ -17,12 +16,11 @@ from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.floors import Floor
 from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.pretraining.inputs import PretrainingInputs
-from unmask.pretraining.plateau import Plateau, plateau_advice
+from unmask.pretraining.plateau import Plateau
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tasks.minimal_pairs.comparing import encode_pairs, score_pairs, warn_of_alike
 from unmask.tasks.minimal_pairs.scorers import new_scorer
 from unmask.training.device import Compute
-from unmask.training.run.log import METRICS, read_metrics
 
 logger = logging.getLogger("unmask")
 
@@ -63,13 +61,10 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
 
 
 def evaluator(
-    settings: PretrainRecipe, run: PretrainingInputs, directory: Path, floors: Sequence[Floor], compute: Compute
+    settings: PretrainRecipe, run: PretrainingInputs, floors: Sequence[Floor], compute: Compute
 ) -> Callable[[], dict[str, float]] | None:
     """A function that measures the run's module: on held-out text, on minimal pairs, or both; None where there is
-    neither. A held-out loss that is at its floor is reported once, also of a run that is resumed.
-
-    Args:
-        directory: of the run.
+    neither. A held-out loss that stays at its floor is reported once.
 
     Raises:
         SettingsError: there are pairs, and the model cannot say how likely a sentence is.
@@ -78,10 +73,7 @@ def evaluator(
     if not run.held_out and not run.pairs:
         return None
     pairs_accuracy = _of_pairs(run, compute) if run.pairs else None
-    continued = None if settings.init_from is None else run.module.encoder.settings.family
-    plateau = Plateau(floors, settings.objective.main_term, plateau_advice(settings, continued))
-    if run.checkpoint is not None and (directory / METRICS).is_file():
-        plateau.recall(read_metrics(directory / METRICS), run.checkpoint, settings.train)
+    plateau = Plateau(floors, settings.objective.main_term)
 
     def evaluate() -> dict[str, float]:
         figures = measure(run.objective, run.module, run.held_out, compute)

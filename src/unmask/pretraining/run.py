@@ -150,7 +150,7 @@ def open_and_check(
     if not settings.train.shard:  # else its parts go there, block by block
         compute.place(inputs.module)
     floors = inputs.objective.floors(inputs.target_counts, inputs.held_out) if ranks.is_first else []
-    evaluate = evaluator(settings, inputs, directory, floors, compute)
+    evaluate = evaluator(settings, inputs, floors, compute)
     if ranks.is_first:
         check_targets(settings, inputs)
     return inputs, evaluate
