@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import normalize
 
 from unmask.batch import pack
-from unmask.doctor.findings import Finding
+from unmask.doctor.findings import Finding, Level
 from unmask.doctor.run.causes import (
     Record,
     clipped_norms,
@@ -36,7 +36,6 @@ from unmask.models.hub.files import read_config
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.training.run.checkpoint import AnotherVersion
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS
 
@@ -163,11 +162,10 @@ def _loss_of_guessing(model: Path) -> tuple[str, float] | None:
 
 
 def _checkpoints(record: Record) -> Iterator[Finding]:
-    if isinstance(record.damage, AnotherVersion):
-        yield Finding("checkpoints-of-another-version", "note", str(record.damage))
-    elif record.damage is not None:
+    if record.damage is not None:
+        level: Level = "warning" if record.has_model else "fault"
         advice = "its model is as it was; without a model, start again with --overwrite"
-        yield Finding("checkpoints-damaged", "fault", str(record.damage), advice)
+        yield Finding("checkpoints-unusable", level, str(record.damage), advice)
     if record.checkpoint is not None and record.checkpoint.damaged:
         message = "; ".join(record.checkpoint.damaged)
         advice = f"--resume would continue from step {record.checkpoint.step:,}, the newest that is sound"

@@ -28,10 +28,11 @@ def check_budget(directory: Path, before: Any, recipe: Any, checkpoint: Checkpoi
     _check_parts(directory, before, recipe, checkpoint)
 
 
-def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """A change of the budget, as `environment.budget_changes` reads it; None where all steps so far were those of the
-    new one too, as in a warm-up of so many steps: the next step is the same under both, and shares of the budget have
-    not decided on any before it, as those of a warm-up or an earlier phase or stage do, or an evaluation at its end."""
+def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+    """A change of the budget, as `environment.budget_changes` reads it: from the new one to itself where all steps so
+    far were those of the new one too, as in a warm-up of so many steps: the next step is the same under both, and
+    shares of the budget have not decided on any before it, as those of a warm-up or an earlier phase or stage do, or an
+    evaluation at its end."""
     warmup_end, stage = checkpoint.state["warmup_end"], checkpoint.state["stage"]
     schedule = Schedule(recipe.schedule, warmup_end, None if stage is None else Stage(**stage))
     was, now = (schedule.factor(checkpoint.done, each.train) for each in (before, recipe))
@@ -42,7 +43,7 @@ def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str,
     is_due = before.train.evaluates_at(checkpoint.step, checkpoint.done["epochs"])
     follows_shares |= before.train.patience is not None and is_evaluated and not is_due
     if math.isclose(was, now) and former == course and not follows_shares:
-        return None
+        before = recipe
     return {"step": checkpoint.step, "was": _budget_of(before), "now": _budget_of(recipe)}
 
 

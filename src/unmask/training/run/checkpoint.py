@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -45,10 +45,6 @@ WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensor
 BEST = "best.safetensors"
 
 Place = TypeVar("Place")
-
-
-class AnotherVersion(CheckpointError):  # noqa: N818  named as it is
-    """A checkpoint is as it was written, and another version of `unmask` has written it."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,6 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
     Raises:
         CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong. Or their folder is
             a link that leads nowhere.
-        AnotherVersion: none can be used, and one of them is of another version.
     """
     if checkpoints.is_symlink() and not checkpoints.exists():
         place = checkpoints.readlink()
@@ -157,35 +152,13 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             return Checkpoint(directory, _read_sound_state(directory), tuple(map(str, faults)))
         except CheckpointError as error:
             faults.append(error)
-    _refuse_another_version(faults, checkpoints.parent)
     if faults:
         raise CheckpointError(
-            "no checkpoint of this run can be used: restore one of them, or train it again, with --overwrite\n  "
-            + "\n  ".join(map(str, faults))
+            "no checkpoint of this run can be used: restore one of them, continue with the version of unmask that made "
+            "it, or train it again, with --overwrite; where it has a model, a new run may begin from that with "
+            "init_from\n  " + "\n  ".join(map(str, faults))
         )
     return None
-
-
-def saved_recipe(checkpoints: Path) -> dict[str, Any] | None:
-    """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none is. Raises
-    AnotherVersion where none can be used, and one of them is of another version."""
-    faults: list[CheckpointError] = []
-    for directory in newest_first(checkpoints):
-        try:
-            recipe: dict[str, Any] = _read_state(directory)["recipe"]
-            return recipe
-        except CheckpointError as error:
-            faults.append(error)
-    _refuse_another_version(faults, checkpoints.parent)
-    return None
-
-
-def _refuse_another_version(faults: Sequence[CheckpointError], run: Path) -> None:
-    for fault in faults:
-        if isinstance(fault, AnotherVersion):
-            raise AnotherVersion(
-                f"{fault}: continue with that version, or, if {run} has a model, start a new run with init_from={run}"
-            )
 
 
 def list_steps(checkpoints: Path) -> list[int]:
@@ -318,22 +291,16 @@ def state_digest(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _read_state(directory: Path) -> dict[str, Any]:
-    """What `state.json` says; it is sound, whatever the other files are."""
+def _read_sound_state(directory: Path) -> dict[str, Any]:
+    """What the `state.json` of a checkpoint says whose files are all sound."""
     state = read_object(directory / STATE, CheckpointError)
     digest = state.pop("sha256", None)
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     if field := field_at_fault(state):
-        raise AnotherVersion(
+        raise CheckpointError(
             f"{directory / STATE}: made by another version of unmask (no {field}, or not what this one has under it)"
         )
-    return state
-
-
-def _read_sound_state(directory: Path) -> dict[str, Any]:
-    """The same of a checkpoint whose other files are sound too."""
-    state = _read_state(directory)
     for name, expected in state["files"].items():
         file = directory / name
         try:

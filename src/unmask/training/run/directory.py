@@ -256,7 +256,7 @@ def beginning_run(
     ):
         for change in changes.lines:
             logger.info(change)
-        if changes.budget is not None:
+        if changes.budget is not None and changes.budget["was"] != changes.budget["now"]:
             on = "the learning rate, and what else follows the budget, continues where the new one puts it by then"
             not_alike = "the result is not that of a run which had this budget from the beginning"
             logger.warning("the budget changes %s: %s, so %s", describe_budget_change(changes.budget), on, not_alike)

@@ -39,8 +39,8 @@ def write_environment(
         directory: the run directory; the sessions that a resumed run had before are kept.
         command: the words that the program was started with; only the command line of `unmask` is written down.
         device: as `Compute.describe` says it.
-        budget_change: the session's, see `budget_changes`: the `step` it begins at, and what the budget `was` and is
-            `now`.
+        budget_change: of a session that continues from a checkpoint, see `budget_changes`: its `step`, and what the
+            budget `was` and is `now`; steps after it that earlier sessions took under another budget are lost.
 
     Raises:
         InputError: the file is there and is not what this function writes.

@@ -15,7 +15,7 @@ from unmask.io.paths import CHECKPOINTS, RESULTS, TRIALS
 from unmask.io.writing import write_json
 from unmask.training.device import without_free_memory
 from unmask.training.run.budget import budget_change, check_budget
-from unmask.training.run.checkpoint import STATE, find_checkpoint, list_steps, saved_recipe
+from unmask.training.run.checkpoint import STATE, find_checkpoint, list_steps
 from unmask.training.run.environment import ENVIRONMENT, code_differences, read_sessions
 from unmask.training.run.log import refuse_lost_checkpoints
 from unmask.training.settings import BUDGETS
@@ -48,7 +48,7 @@ class Changes(NamedTuple):
 
     Attributes:
         lines: each key, in words.
-        budget: for `write_environment`; None where the rates are still those of one run.
+        budget: for `write_environment`; None where there is no checkpoint.
         cuts_otherwise: whether micro-batches have another size, and with them other elements are zeroed by dropout.
     """
 
@@ -66,61 +66,42 @@ def changes_of(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
 
 
 def find_changes(saved: Path, recipe: Settings) -> Changes:
-    """What differs from the recipe so far; refuses what cannot change since the newest checkpoint, or, where none says
-    with which recipe it was made, since `saved` was written."""
-    lines: list[str] = []
-    begun = None
-    if (values := saved_recipe(saved.parent / CHECKPOINTS)) is not None:
+    """What differs from the recipe of the newest checkpoint, or, where there is none or another version made it, from
+    that in `saved`; refuses what cannot change."""
+    directory, lines = saved.parent, []
+    checkpoint = find_checkpoint(directory / CHECKPOINTS)
+    before: Any = None
+    if checkpoint is not None:
         try:
-            begun = build_settings(type(recipe), values, STATE)
+            before = build_settings(type(recipe), checkpoint.state["recipe"], STATE)
         except SettingsError as error:  # a key has another name by now
-            lines.append(f"is compared with {saved} only, for the checkpoint is of another version: {error}")
-    before: Any = _read_recipe(saved, type(recipe), begun, lines)
-    if not list_steps(saved.parent / CHECKPOINTS):
-        refuse_lost_checkpoints(saved.parent, before.train.save_every)
+            lines.append(f"is compared with {saved}, for the checkpoint is of another version: {error}")
+    if before is None:
+        before = build_settings(type(recipe), read_settings_file(saved), str(saved))
+    if checkpoint is None:
+        refuse_lost_checkpoints(directory, before.train.save_every)
     changed = changes_of(before, recipe)
-    is_own = not changed  # the run's own recipe, which people edit
-    if begun is not None and is_own:
-        before, changed = begun, changes_of(begun, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
     resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
     if are_searches and before.search.learning_rates:
         changed.pop("optimizer.learning_rate", None)  # no run of it has that rate
-    compared = changed if begun is None else changes_of(begun, recipe)
-    fixed = [f"{key}={now} (it was {then})" for key, (then, now) in compared.items() if key not in resumable]
+    fixed = [f"{key}={now} (it was {then})" for key, (then, now) in changed.items() if key not in resumable]
     if fixed:
-        its = shlex.join(["unmask", before.program, str(saved), "--out", str(saved.parent), "--resume"])
-        again = "" if is_own else f" (`{its}` has them; a recipe that comes with unmask may have changed since)"
+        its = shlex.join(["unmask", before.program, str(saved), "--out", str(directory), "--resume"])
         raise SettingsError(
-            f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
+            f"{directory} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
             "logging, saving, micro-batches, what it does when it diverges, how it is divided (train.*), device, "
             "precision, where its store is, eval.pairs, search.parallel and search.ray; a search also its restarts, "
-            f"rates, batch sizes, epochs and numbers of examples: give the same settings{again}, or another --out"
+            f"rates, batch sizes, epochs and numbers of examples: give the same settings (`{its}` has them, unless "
+            "that file was edited; a recipe that comes with unmask may have changed since), or another --out"
         )
     budget = None
-    if {f"train.{name}" for name in BUDGETS}.intersection(changed):
-        checkpoint = find_checkpoint(saved.parent / CHECKPOINTS)
-        if checkpoint is not None:
-            check_budget(saved.parent, before, recipe, checkpoint)
-            budget = budget_change(before, recipe, checkpoint)
+    if checkpoint is not None:
+        if {f"train.{name}" for name in BUDGETS}.intersection(changed):
+            check_budget(directory, before, recipe, checkpoint)
+        budget = budget_change(before, recipe, checkpoint)
     lines += [f"resumed with {key}={now}, where it was {then}" for key, (then, now) in changed.items()]
     return Changes(lines, budget, cuts_otherwise="train.micro_batch_size" in changed)
-
-
-def _read_recipe(saved: Path, kind: type[Settings], begun: Settings | None, lines: list[str]) -> Settings:
-    """A run's recipe; where its file is missing or damaged, what the checkpoint says of it, and a note in `lines`."""
-    try:
-        return build_settings(kind, read_settings_file(saved), str(saved))
-    except SettingsError as error:
-        if begun is not None:
-            lines.append(f"{saved} was missing or damaged: written anew")
-            return begun
-        if not (steps := list_steps(saved.parent / CHECKPOINTS)):
-            raise
-        raise SettingsError(
-            f"{saved} is missing or damaged, and checkpoints up to step {steps[-1]:,} are there: put it back, the "
-            f"recipe that the run was begun with ({error})"
-        ) from error
 
 
 def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:

@@ -30,12 +30,10 @@ from unmask.training.run.checkpoint import (
     RANDOM,
     STATE,
     WEIGHTS,
-    AnotherVersion,
     find_checkpoint,
     list_steps,
     remove_later,
     restore,
-    saved_recipe,
     state_digest,
 )
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -373,20 +371,6 @@ def test_where_none_is_sound_each_is_named(tmp_path: Path) -> None:
         find_checkpoint(tmp_path)
     assert "step-00000010" in str(refusal.value)
     assert "step-00000020" in str(refusal.value)
-
-
-def test_where_one_is_whole_but_of_another_version_that_is_the_reason(tmp_path: Path) -> None:
-    """It says so too of a recipe, which is compared before anything else is read."""
-    newest = saved_twice(tmp_path / "run" / CHECKPOINTS)
-    truncate(newest)
-    older = newest.with_name("step-00000010")
-    forge(older, best={"step": 1, "evaluation": {}, "evaluations_since": 0})
-    told = rf"^{older / STATE}: made by another version of unmask \(no best\.evaluations, .*\): continue with that.*"
-    with pytest.raises(AnotherVersion, match=rf"{told} if {tmp_path / 'run'} has a model, .* init_from=\S*$"):
-        find_checkpoint(older.parent)
-    forge(newest, roll_backs=None)
-    with pytest.raises(AnotherVersion, match=r"step-00000020.*no roll_backs"):
-        saved_recipe(older.parent)
 
 
 def test_one_of_another_version_is_passed_over_without_advice(tmp_path: Path) -> None:

@@ -17,7 +17,16 @@ from support.checkpoints import save_checkpoint
 from support.corpora import contents, names
 from support.files import write
 from unmask.config import build_settings, read_settings_file
-from unmask.errors import AnotherProcess, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
+from unmask.errors import (
+    AnotherProcess,
+    CheckpointError,
+    InputError,
+    Interrupted,
+    ModelError,
+    OutputError,
+    SettingsError,
+    UserError,
+)
 from unmask.io.paths import RECIPE, model_directory
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
@@ -41,6 +50,13 @@ def open_run(directory: Path, recipe: PretrainRecipe, *, resume: bool, overwrite
 def begin(directory: Path) -> None:
     open_run(directory, recipe(), resume=False, overwrite=False)
     (directory / "checkpoints").mkdir()
+
+
+def save(run: Path, **state: float) -> None:
+    module = nn.Linear(1, 1)
+    optimizer, schedule = build_optimizer(module, OptimizerSettings()), Schedule(ScheduleSettings())
+    saved = recipe().as_written()
+    save_checkpoint(run / "checkpoints", module, optimizer, schedule, TrainState(**state), {}, 1, recipe=saved)
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty directory"])
@@ -153,11 +169,7 @@ def test_any_other_change_is_refused_by_name(tmp_path: Path, changes: dict[str, 
 )
 def test_a_budget_less_than_what_is_done_is_refused(tmp_path: Path, budget: dict[str, float], message: str) -> None:
     begin(tmp_path / "run")
-    module = nn.Linear(1, 1)
-    state = TrainState(step=7, tokens=700, epochs=0.75, seconds=90)
-    optimizer = build_optimizer(module, OptimizerSettings())
-    schedule, saved = Schedule(ScheduleSettings()), recipe().as_written()
-    save_checkpoint(tmp_path / "run" / "checkpoints", module, optimizer, schedule, state, {}, 1, recipe=saved)
+    save(tmp_path / "run", step=7, tokens=700, epochs=0.75, seconds=90)
     before = contents(tmp_path)
     with pytest.raises(SettingsError, match=message):
         open_run(tmp_path / "run", recipe(train=budget), resume=True, overwrite=False)
@@ -278,8 +290,12 @@ def test_the_only_checkpoint_is_found_where_its_replacement_was_killed(tmp_path:
     run = tmp_path / "run"
     begin(run)
     write(run / "checkpoints" / ".unfinished-.replaced-step-00000004" / "weights", "days of work")
-    with opening_run(run, recipe(), resume=True, overwrite=False):
-        assert names(run / "checkpoints") == ["step-00000004"]
+    with (
+        pytest.raises(CheckpointError, match="step-00000004"),
+        opening_run(run, recipe(), resume=True, overwrite=False),
+    ):
+        pass
+    assert names(run / "checkpoints") == ["step-00000004"]
 
 
 def test_a_model_whose_replacement_was_killed_has_its_name_again(tmp_path: Path) -> None:
@@ -325,7 +341,7 @@ def test_a_run_that_continues_otherwise_than_it_began_is_reported(
             "device": f"CPU (x, AMX), bfloat16 (y), {its_threads}, torch 2.13",
         }
         with beginning_run(tmp_path / "run", recipe(), **about, resume=resume, overwrite=False):
-            (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True, exist_ok=True)
+            save(tmp_path / "run")
     warnings = [line for line in caplog.messages if "not bit for bit as if it had never stopped" in line]
     assert len(warnings) == is_reported
 
@@ -338,7 +354,7 @@ def test_a_run_that_continues_with_other_code_is_told_each(
         monkeypatch.setattr(environment, "installed_versions", lambda numpy=numpy: {"python": "3.11", "numpy": numpy})
         monkeypatch.setattr(environment, "_git_commit", lambda source, commit=commit: commit)
         with beginning_run(tmp_path / "run", recipe(), **about, resume=resume, overwrite=False):
-            (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True, exist_ok=True)
+            save(tmp_path / "run")
     told = "numpy 2.1 (it was 2.0), the commit of unmask cd (it was ab)"
     warnings = [line for line in caplog.messages if "other code" in line]
     assert warnings == [f"continues with {told}: other code may compute otherwise"]

@@ -93,7 +93,8 @@ def test_an_evaluation_at_the_former_end_is_one_that_patience_counts(
     )
     state = {"evaluated_step": evaluated, "warmup_end": None, "stage": None}
     checkpoint: Any = SimpleNamespace(state=state, done=TrainState(step=14, epochs=epochs).done, step=14)
-    assert (budget_change(before, after, checkpoint) is not None) == is_changed
+    change = budget_change(before, after, checkpoint)
+    assert (change["was"] != change["now"]) == is_changed
 
 
 def test_another_kind_of_budget_is_another_budget_only_if_the_rates_differ(tmp_path: Path) -> None:
@@ -126,6 +127,16 @@ def test_what_else_follows_the_budget_counts_too(tmp_path: Path, more: dict[str,
     take_steps(tmp_path / "run", 240, {"steps": 240}, **more)
     change = "at step 140, from train.steps=300 to train.steps=240"
     assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change]
+
+
+def test_a_budget_under_which_no_step_was_saved_is_no_change(tmp_path: Path) -> None:
+    run, about = tmp_path / "run", {"name": "r", "command": ["unmask"], "seed": 0, "device": "CPU"}
+    take_steps(run, 100, {"steps": 300}, {})
+    for steps, changes in ((400, ["at step 100, from train.steps=300 to train.steps=400"]), (300, [])):
+        recipe = PretrainRecipe.model_validate({"store": "a-store", "train": {"steps": steps}})
+        with beginning_run(run, recipe, **about, resume=True, overwrite=False):
+            pass
+        assert budget_changes(read_sessions(run / ENVIRONMENT)) == changes
 
 
 def test_a_resume_that_is_refused_leaves_no_session(tmp_path: Path) -> None:
