@@ -37,12 +37,21 @@ from unmask.io.writing import remove, sha256
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
-from unmask.training.run.saved_state import field_at_fault
 from unmask.training.sharding import divided_like, whole
 from unmask.training.state import StepResult, TrainState
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
 BEST = "best.safetensors"
+
+_KINDS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), dict: (dict,), type(None): (object,)}
+_EXPECTED = {
+    **{name: _KINDS[type(value)] for name, value in vars(TrainState()).items() if name != "best"},
+    "files": (dict,),
+    "position": (dict,),
+    "recipe": (dict,),
+    **dict.fromkeys(("metrics_sha256", "warmup_end", "stage"), (object,)),
+}
+"""What a `state.json` has, and of what kind; `best` only where the run may end early."""
 
 Place = TypeVar("Place")
 
@@ -297,9 +306,12 @@ def _read_sound_state(directory: Path) -> dict[str, Any]:
     digest = state.pop("sha256", None)
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
-    if field := field_at_fault(state):
+    odd = [name for name, kinds in _EXPECTED.items() if name not in state or not isinstance(state[name], kinds)]
+    if "best" in state and dict(state["best"]).keys() != {each.name for each in fields(Best)} - {"weights"}:
+        odd.append("best")
+    if odd:
         raise CheckpointError(
-            f"{directory / STATE}: made by another version of unmask (no {field}, or not what this one has under it)"
+            f"{directory / STATE}: made by another version of unmask (no {odd[0]}, or not what this one has under it)"
         )
     for name, expected in state["files"].items():
         file = directory / name

@@ -265,17 +265,12 @@ def forge(directory: Path, **changes: Any) -> None:
 
 
 FORGED: list[tuple[str, Any]] = [
-    *[("step", value) for value in (-1, 2.5, True)],
-    *[("position", {"sequence": value}) for value in (-5, "x", 2.5, None)],
+    *[(name, None) for name in ("step", "position", "files", "recipe")],
+    ("step", "9"),
     ("seconds", "1"),
-    *[("totals", value) for value in (5, {"mlm": "x"})],
-    *[("recent_losses", value) for value in ("abc", [1.0], {"lm": "x"})],
-    *[("micro_batch_tokens", value) for value in (0, "a")],
-    *[("warmup_end", value) for value in ("b", {"steps": "b"})],
-    *[("newest", value) for value in ({"rate": 1}, 3)],
-    *[("stage", value) for value in ({}, {"start": {}, "until": "x"})],
-    ("best", {"step": 1}),
-    *[(name, None) for name in ("metrics_sha256", "recipe")],
+    ("totals", 5),
+    ("recent_losses", [1.0]),
+    ("best", {"step": 1, "evaluation": {}, "evaluations_since": 0}),
 ]
 DAMAGES: dict[str, tuple[Any, str]] = {
     "truncated file": (truncate, r"weights\.safetensors: \d+ bytes where \d+ were written"),
@@ -292,12 +287,6 @@ DAMAGES: dict[str, tuple[Any, str]] = {
         lambda directory: os.truncate(directory / STATE, 200_000_000),
         r"state\.json: 200,000,000 bytes",
     ),
-    "state without files": (lambda directory: forge(directory, files=None), r"state\.json: made by .* \(no files, or"),
-    "state without a step": (lambda directory: forge(directory, step="9"), r"state\.json: made by .* \(no step, or"),
-    "file without a size": (
-        lambda directory: forge(directory, files={WEIGHTS: {}}),
-        rf"state\.json: made by .* \(no files\.{WEIGHTS}\.bytes, or not what",
-    ),
     "state that is a pipe": (
         lambda directory: ((directory / STATE).unlink(), os.mkfifo(directory / STATE)),
         r"state\.json is a device, a pipe or a socket: expected a file",
@@ -305,7 +294,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     **{
         f"state with {field}={value!r}": (
             lambda directory, field=field, value=value: forge(directory, **{field: value}),
-            rf"state\.json: made by .* \(no {field}(\.\w+)?, or not what",
+            rf"state\.json: made by .* \(no {field}, or not what",
         )
         for field, value in FORGED
     },
