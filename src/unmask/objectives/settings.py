@@ -150,12 +150,10 @@ class MaskedLMSettings(ObjectiveSettings):
         if self.sentence_objective == "none" or family.has("next_sentence_head"):
             return why_not_left_to_right(self, self.causal_share, family, init_from)
         having = tuple(name for name, each in ARCHITECTURES.items() if each.has("next_sentence_head"))
-        named = " or ".join(having)
-        instead = f"model.architecture={named}, with any tokenizer" if init_from is None else a_model_of(having)
         return (
-            f"objective.sentence_objective={self.sentence_objective} and {called(family.name, init_from)} do not go "
-            f"together: only the family {named} has a head for it; take objective.sentence_objective=none, or "
-            f"{instead}{self.if_default_pairs}"
+            f"objective.sentence_objective={self.sentence_objective} is not for {called(family, init_from)}, which has "
+            f"no head for it: take objective.sentence_objective=none, or {a_model_of(having, init_from)}, with any "
+            f"tokenizer{self.if_default_pairs}"
         )
 
     def unusual(self) -> Iterator[Remark]:

@@ -126,11 +126,16 @@ class ObjectiveSettings(Settings):
         yield from ()
 
 
-def called(architecture: str, init_from: str | None) -> str:
-    """A family, as it was given: by the recipe, or by the directory that pre-training continues from."""
-    if init_from is None:
-        return f"model.architecture={architecture}"
-    return f"init_from={init_from}, of the family {architecture} by its config.json,"
+def called(family: Family, init_from: str | None, is_causal: bool = False) -> str:
+    """An encoder, by its family and what names it: the recipe, or the directory that pre-training continues from."""
+    direction = ("left-to-right " if is_causal else "bidirectional ") if family.may_be_causal else ""
+    return f"the {direction}{family.name} of {'model.architecture' if init_from is None else f'init_from={init_from}'}"
+
+
+def a_model_of(families: tuple[str, ...], init_from: str | None) -> str:
+    """What to take instead, for messages."""
+    names = " or ".join(families)
+    return f"model.architecture={names}" if init_from is None else f"a model of the family {names} in init_from"
 
 
 def why_not_left_to_right(
@@ -140,16 +145,10 @@ def why_not_left_to_right(
     if not causal_share or family.may_read_left_to_right:
         return None
     able = tuple(name for name, e in ARCHITECTURES.items() if e.may_read_left_to_right and objective.trains(e))
-    instead = f"model.architecture={' or '.join(able)}" if init_from is None else a_model_of(able)
     return (
-        f"objective.causal_share={causal_share:g} and {called(family.name, init_from)} do not go together: its tokens "
-        f"would see those that they are to predict; leave out objective.causal_share, or take {instead}"
+        f"objective.causal_share={causal_share:g} is not for {called(family, init_from)}: its tokens would see those "
+        f"that they are to predict; leave out objective.causal_share, or take {a_model_of(able, init_from)}"
     )
-
-
-def a_model_of(families: tuple[str, ...]) -> str:
-    """What to take instead of another `init_from`, for messages."""
-    return f"a model of the family {' or '.join(families)} in init_from"
 
 
 def refuse_without_effect(settings: Settings, needed: Mapping[str, tuple[str, object]]) -> None:

@@ -15,7 +15,6 @@ from pydantic import SerializeAsAny
 from unmask.config import OneOf
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.family import Family
 from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.settings_base import ObjectiveSettings, a_model_of, called
 from unmask.tokenization.vocabulary import Vocabulary
@@ -101,39 +100,24 @@ def why_not_trained(
         is_causal: whether its tokens see only those before them; a setting in BERT, fixed in other families.
         init_from: where the encoder comes from, if not from `model.*`.
     """
-    name, trained = objective.name, ARCHITECTURES[architecture]
-    if not objective.trains(trained):
+    family = ARCHITECTURES[architecture]
+    unfit = "both" if is_causal else "left_to_right" if family.may_be_causal else ""
+
+    def fits(kind: ObjectiveSettings | type[ObjectiveSettings]) -> bool:
+        return kind.trains(family) and kind.direction != unfit
+
+    if fits(objective):
+        return objective.why_not_trained(family, init_from)
+    if not objective.trains(family):
         fitting = families_of(objective)
-        started = (*fitting, *objective.becomes)
-        family = f"model.architecture={' or '.join(fitting)}" if init_from is None else a_model_of(started)
-        others = " or ".join(other for other, entry in OBJECTIVES.items() if entry.settings.trains(trained))
-        return (
-            f"objective.name={name} and {called(architecture, init_from)} do not go together: {objective.why_these}; "
-            f"take {family}, or objective.name={others}"
-        )
-    if objective.direction == "both" and is_causal:
-        reads_both_ways = "model.causal=false" if init_from is None else "a model that reads in both directions"
-        other = _other(trained, True)
-        return (
-            f"objective.name={name} and {_direction('model.causal=true', 'left-to-right', init_from)} do not go "
-            f"together: a masked token is predicted from both sides; take "
-            f"{'' if other is None else f'objective.name={other}, or '}{reads_both_ways}"
-        )
-    if objective.direction == "left_to_right" and trained.may_be_causal and not is_causal:
-        instead = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
-        return (
-            f"objective.name={name} and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "
-            f"together: {objective.why_these}; {instead}, or objective.name={_other(trained, False)}"
-        )
-    return objective.why_not_trained(trained, init_from)
-
-
-def _direction(key: str, in_words: str, init_from: str | None) -> str:
-    return key if init_from is None else f"init_from={init_from}, {in_words} by its config.json,"
-
-
-def _other(family: Family, is_causal: bool) -> str | None:
-    """An objective that trains such an encoder, if there is one."""
-    wanted = "left_to_right" if is_causal else "both"
-    fitting = {name: entry.settings for name, entry in OBJECTIVES.items() if entry.settings.trains(family)}
-    return next((name for name, settings in fitting.items() if settings.direction == wanted), None)
+        instead = a_model_of(fitting if init_from is None else (*fitting, *objective.becomes), init_from)
+    elif init_from is None:
+        instead = f"model.causal={str(not is_causal).lower()}"
+    else:
+        instead = f"a model that reads {'in both directions' if is_causal else 'from left to right'} in init_from"
+    others = [name for name, entry in OBJECTIVES.items() if fits(entry.settings)]
+    or_another = f", or objective.name={' or '.join(others)}" if others else ""
+    return (
+        f"objective.name={objective.name} does not train {called(family, init_from, is_causal)}: "
+        f"{objective.why_these}; take {instead}{or_another}"
+    )

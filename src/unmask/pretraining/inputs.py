@@ -32,7 +32,7 @@ from unmask.pretraining.initial_weights import adjust_random_weights, build_modu
 from unmask.pretraining.start import Start, describe_new_layers, open_start
 from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
 from unmask.pretraining.vocabulary import check_vocabulary, describe_new_entries
-from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer
+from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer, why_not_tokenized
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import describe_annotations, prepare
@@ -260,20 +260,11 @@ def find_tokenizer(start: Start, directory: Path) -> Path | None:
 
 
 def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> None:
-    """Refuses a tokenizer of words for any objective but `bilm`, any other tokenizer for `bilm`, and a segmenter beside
-    annotations, by a `SettingsError`; `where` is the tokenizer or its store, for the message."""
-    if tokenizer.reads_words != (settings.objective.reads == "words"):
-        raise SettingsError(
-            f"objective.name={settings.objective.name} and the tokenizer of {where}, which is of the kind "
-            f"{tokenizer.kind}, do not go together: `word` is for bilm, and bilm reads the characters of words; "
-            f"{_another_store(settings)}"
-        )
-    if tokenizer.segmenter != "none" and (wanted := settings.objective.annotations) is not None:
-        raise SettingsError(
-            f"objective.masking={wanted} and the segmenter {tokenizer.segmenter} of the tokenizer of {where} do not "
-            "go together: it changes the text that the annotations are places of; take a tokenizer without one, or "
-            "objective.masking=span"
-        )
+    """Refuses a tokenizer that the objective cannot use, by a `SettingsError`; `where` is the tokenizer or its store,
+    for the message."""
+    wrong = why_not_tokenized(settings.objective, tokenizer.kind, tokenizer.segmenter, f" of {where}")
+    if wrong is not None:
+        raise SettingsError(f"{wrong}; {_another_store(settings)}")
 
 
 def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> Objective:

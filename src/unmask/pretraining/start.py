@@ -154,11 +154,7 @@ def check_positions(settings: PretrainRecipe, sizes: Sizes) -> None:
     (key, longest), most = settings.longest, sizes.num_positions
     if longest <= most:
         return
+    whose, fix = f"init_from={settings.init_from}", "shorten the sequences"
     if settings.init_from is None:
-        found, fix = f"the model's {most} positions", "shorten the sequences, or raise model.max_position_embeddings"
-    else:
-        found, fix = (
-            f"the {most} positions of init_from={settings.init_from} by its config.json",
-            "shorten the sequences",
-        )
-    raise SettingsError(f"{key} {longest} is over {found}: {fix}")
+        whose, fix = "the model", f"{fix}, or raise model.max_position_embeddings"
+    raise SettingsError(f"{key} {longest} is over the {most} positions of {whose}: {fix}")

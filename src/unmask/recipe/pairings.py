@@ -8,7 +8,7 @@ before the format of its sequences.
 from __future__ import annotations
 
 from unmask.models.families.table import ARCHITECTURES
-from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings, called
 from unmask.objectives.table import why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, Cut, TrainSettings
@@ -44,12 +44,10 @@ def _why_not_packed(
             f"bilm, and bilm reads nothing else, since its state goes from one batch to the next; {fix}"
         )
     if ARCHITECTURES[architecture].reads_bare_text and packing.format in PAIRED:
-        family = (
-            f"model.architecture={architecture}" if init_from is None else f"init_from={init_from}, a {architecture},"
-        )
         return (
-            f"packing.format={packing.format} and {family} do not go together: the format sets special tokens around "
-            "two segments, and the family reads text as it runs; take packing.format=single_segment or doc_sentences"
+            f"packing.format={packing.format} is not for {called(ARCHITECTURES[architecture], init_from)}, which reads "
+            "text as it runs, and the format sets special tokens around two segments: take "
+            "packing.format=single_segment or doc_sentences"
         )
     pairs = objective.pair_objective
     if pairs != "none" and packing.format not in PAIRED:
@@ -57,6 +55,26 @@ def _why_not_packed(
             f"objective.sentence_objective={pairs} needs two segments, and packing.format={packing.format} has "
             f"one: take objective.sentence_objective=none, or packing.format={' or '.join(PAIRED)}"
             f"{objective.if_default_pairs}"
+        )
+    return None
+
+
+def why_not_tokenized(objective: ObjectiveSettings, kind: str, segmenter: str, where: str = "") -> str | None:
+    """What is wrong with an objective on text of this tokenizer; None if nothing is.
+
+    Args:
+        kind, segmenter: of the tokenizer, as in `tokenizer.*`.
+        where: " of ", and what has the tokenizer, if not the recipe.
+    """
+    if (kind == "word") != (objective.reads == "words"):
+        return (
+            f"objective.name={objective.name} and tokenizer.kind={kind}{where} do not go together: `word` is for bilm, "
+            "and bilm reads the characters of words"
+        )
+    if segmenter != "none" and (wanted := objective.annotations) is not None:
+        return (
+            f"objective.masking={wanted} and tokenizer.segmenter={segmenter}{where} do not go together: it changes the "
+            "text that the annotations are places of; take tokenizer.segmenter=none, or objective.masking=span"
         )
     return None
 

@@ -18,7 +18,7 @@ from unmask.models.sizes import AnyModelSettings
 from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
 from unmask.objectives.table import AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
-from unmask.recipe.pairings import contradiction, cut_of, overflow
+from unmask.recipe.pairings import contradiction, cut_of, overflow, why_not_tokenized
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import Cut, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
@@ -114,7 +114,10 @@ class PretrainRecipe(Settings):
             wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
             if wrong is not None:
                 raise ValueError(wrong)
-        self._check_text_fits_the_model()
+            if self.corpus is not None and isinstance(self.tokenizer, TokenizerSettings):
+                wrong = why_not_tokenized(self.objective, self.tokenizer.kind, self.tokenizer.segmenter)
+                if wrong is not None:
+                    raise ValueError(wrong)
         self._check_phases()
         if self.packing.format == "stream" and self.packing.copies is not None:
             raise ValueError("packing.format=stream reads the documents as they are: leave out packing.copies")
@@ -125,25 +128,6 @@ class PretrainRecipe(Settings):
         if self.objective.is_static and self.packing.copies is not None:
             raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
         return self
-
-    def _check_text_fits_the_model(self) -> None:
-        is_trained = self.corpus is not None and self.init_from is None
-        trained = self.tokenizer if is_trained and isinstance(self.tokenizer, TokenizerSettings) else None
-        if trained is not None and (trained.kind == "word") != (self.objective.reads == "words"):
-            raise ValueError(
-                f"tokenizer.kind={trained.kind} and objective.name={self.objective.name} do not go together: `word` is "
-                "for bilm, and bilm reads the characters of words"
-            )
-        wanted = self.objective.annotations
-        if trained is not None and trained.segmenter != "none" and wanted is not None:
-            raise ValueError(
-                f"tokenizer.segmenter={trained.segmenter} and objective.masking={wanted} do not go together: a "
-                "segmenter changes the text that the annotations are places of; leave one out"
-            )
-        positions = self.model.max_position_embeddings if isinstance(self.model, ModelSettings) else None
-        key, longest = self.longest
-        if positions is not None and longest > positions:
-            raise ValueError(f"{key} {longest} is over model.max_position_embeddings {positions}")
 
     def _check_phases(self) -> None:
         begins, is_masked = 0.0, False

@@ -168,7 +168,7 @@ def test_text_is_enough(tiny_text: Path, words: tuple[str, list[str]], tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["tokenizer.kind=wordpiece"], "tokenizer.kind=wordpiece and objective.name=bilm do not go together"),
+        (["tokenizer.kind=wordpiece"], "objective.name=bilm and tokenizer.kind=wordpiece do not go together"),
         (["model.architecture=bert", "model.filters=null"], "filters"),
         (["objective.name=masked_lm", "objective.num_negatives=null"], "num_negatives"),
         (["packing.format=single_segment"], "`stream` is for bilm"),
@@ -188,9 +188,9 @@ def test_what_does_not_fit_is_refused(
 def test_a_store_of_the_other_kind_is_refused(
     words: tuple[str, list[str]], store: Path, tiny_store: Path, tiny_recipe: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=r"objective.name=bilm and the tokenizer of .* kind wordpiece"):
+    with pytest.raises(SettingsError, match=r"objective.name=bilm and tokenizer.kind=wordpiece of .*; make another"):
         pretrain(words[0], [f"store={tiny_store}"], out=tmp_path / "run")
-    with pytest.raises(SettingsError, match=r"objective.name=masked_lm and the tokenizer of .* kind word, do not"):
+    with pytest.raises(SettingsError, match=r"objective.name=masked_lm and tokenizer.kind=word of .* do not"):
         pretrain(str(tiny_recipe), [f"store={store}"], out=tmp_path / "run")
 
 

@@ -55,16 +55,16 @@ REFUSALS: dict[str, tuple[str, type[UserError], str]] = {
     "nothing but held-out documents": ("store={store} held_out=0.999", InputError,
      r"training document\(s\), but packing.format=segment_pair .* needs two.*; or change held_out, which takes"),
     "sequences over the model's positions": ("store={store} packing.max_length=33", SettingsError,
-     "packing.max_length 33 is over model.max_position_embeddings 32"),
+     "packing.max_length 33 is over the 32 positions of the model"),
     "heads that do not divide": ("store={store} model.num_attention_heads=5", SettingsError,
      "hidden_size 32 is not divisible by num_attention_heads 5"),
     "another vocabulary size than the tokenizer's": ("store={store} model.vocab_size=30522", SettingsError,
      "model.vocab_size is 30522 but the tokenizer has 200"),
     "two inputs": ("store={store} tokenizer={store}/tokenizer", SettingsError, "brings its own tokenizer"),
     "sequences over what RoBERTa's positions leave": ("store={store} model.architecture=roberta " + ALONE,
-     SettingsError, "packing.max_length 32 is over the model's 31 positions"),
+     SettingsError, "packing.max_length 32 is over the 31 positions of the model"),
     "sequences over the positions in a phase": ('store={store} phases=[{{"until":0.5}},{{"until":1,"max_length":64}}]',
-     SettingsError, r"phases\.1\.max_length 64 is over model\.max_position_embeddings 32"),
+     SettingsError, r"phases\.1\.max_length 64 is over the 32 positions of the model"),
     "masks without a mask token": (f"{BARE} {ALONE}", SettingsError,
      r"the tokenizer of .*: objective\.name=masked_lm needs a tokenizer with a mask token, and this one has none.*"
      r"`unmask tokenizer train TEXT --kind wordpiece --out DIR` and then `unmask prepare TEXT --tokenizer DIR"),
@@ -132,7 +132,7 @@ def test_a_segmenter_and_masking_by_annotations_do_not_go_together(tiny_recipe: 
     tokenizer.segmenter = "kiwi"
     store = f"store={tiny_store}"
     check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=span"]), tokenizer, "t")
-    told = r"objective\.masking=entity and the segmenter kiwi of the tokenizer of t do"
+    told = r"objective\.masking=entity and tokenizer\.segmenter=kiwi of t do"
     with pytest.raises(SettingsError, match=told):
         check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=entity"]), tokenizer, "t")
 

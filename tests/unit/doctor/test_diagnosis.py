@@ -201,7 +201,7 @@ def test_a_recipe_with_mistakes_is_told(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="both are given"):
         diagnose(recipe)
     recipe.write_text("train: {steps: 5}\npacking: {max_length: 1024}\n")
-    with pytest.raises(SettingsError, match=r"packing\.max_length 1024 is over the model's 512 positions"):
+    with pytest.raises(SettingsError, match=r"packing\.max_length 1024 is over the 512 positions of the model: sh"):
         diagnose(recipe)
     with pytest.raises(SettingsError, match=r"--recipe says how a store's samples are made, and .* is a recipe"):
         diagnose("pretrain/bert_tiny", recipe="pretrain/bert_mini")
