@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
 from unmask.config import Settings
@@ -88,11 +87,6 @@ class ObjectiveSettings(Settings):
     def stages(self) -> tuple[float, ...]:
         """The shares of the budget at which the stages of a run end; see `unmask.models.trained.TrainedModule`."""
         return (1.0,)
-
-    @property
-    def shortest_stage(self) -> float:
-        """The share of the budget that the shortest stage has."""
-        return min(end - begin for begin, end in pairwise((0.0, *self.stages)))
 
     def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
         """What changes over a run, as columns of the training batches; see `unmask.objectives.directions`.

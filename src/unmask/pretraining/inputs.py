@@ -29,10 +29,10 @@ from unmask.packing.formats import check_documents, check_separator, documents_n
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.pretraining.initial_weights import adjust_random_weights, build_module
-from unmask.pretraining.start import Start, describe_new_layers, open_start
+from unmask.pretraining.start import Start, open_start
 from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
 from unmask.pretraining.vocabulary import check_vocabulary, describe_new_entries
-from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer, why_not_tokenized
+from unmask.recipe.pairings import unasked_pairs, why_not_tokenized
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import describe_annotations, prepare
@@ -44,7 +44,7 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, load_weights
 from unmask.training.run.resuming import check_unchanged
-from unmask.training.settings import batch_too_small, warmup_shortfall
+from unmask.training.settings import batch_too_small
 
 logger = logging.getLogger("unmask")
 
@@ -135,22 +135,15 @@ def joined_again(inputs: PretrainingInputs, settings: PretrainRecipe, directory:
 def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
     """Logs what is special about the model's entries, and what is allowed but hardly intended."""
     settings = start.recipe
-    window = getattr(settings.model, "local_attention", None)
-    notes = [unasked_pairs(settings.objective, settings.packing), idle_window(window, settings.longest[1])]
+    notes = [unasked_pairs(settings.objective, settings.packing)]
     if settings.init_from is not None:
-        notes[:0] = [describe_new_entries(start, tokenizer), describe_new_layers(start)]
-    elif settings.store is not None:
-        notes.insert(0, unusual_tokenizer(start.family.name, tokenizer.kind))
+        notes.insert(0, describe_new_entries(start, tokenizer))
     for note in filter(None, notes):
         logger.info(note)
     warnings = [
         unknown_warning(store),
         batch_too_small(settings.optimizer, max(cut.batch_size for cut in settings.cuts)),
     ]
-    steps, shortest = settings.train.steps, settings.objective.shortest_stage
-    # The session reports what is wrong with a single schedule.
-    if steps is not None and shortest < 1 and warmup_shortfall(settings.schedule, steps) is None:
-        warnings.append(warmup_shortfall(settings.schedule, steps, shortest))
     for warning in filter(None, warnings):
         logger.warning(warning)
 

@@ -84,20 +84,6 @@ def open_start(recipe: PretrainRecipe) -> Start:
     return Start(recipe, source, sizes, family, tokenizer, sizes.type_vocab_size > 1)
 
 
-def describe_new_layers(start: Start) -> str | None:
-    """A note on the layers that the run has beyond those of `init_from`; None if there are none."""
-    before = None if start.source is None else start.source.settings
-    if not (isinstance(before, EncoderSettings) and isinstance(start.sizes, EncoderSettings)):
-        return None
-    known, number = before.num_hidden_layers, start.sizes.num_hidden_layers
-    if number == known:
-        return None
-    return (
-        f"init_from={start.recipe.init_from} has {known} layers, and the run {number}: the {number - known} new ones "
-        "are copies that change nothing at first"
-    )
-
-
 def _check_sizes(settings: PretrainRecipe, sizes: Sizes) -> None:
     """Refuses `model.*` if what it gives differs from the model in `init_from`, and what is said of random weights."""
     ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()

@@ -90,33 +90,6 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
     )
 
 
-def unusual_tokenizer(architecture: str, kind: str) -> str | None:
-    """A note on a store whose tokenizer is not of the family's kind; None where it is."""
-    usual = ARCHITECTURES[architecture].tokenizer
-    if kind == usual:
-        return None
-    return (
-        f"the store's tokenizer is of the kind {kind}, and that of model.architecture={architecture} is usually "
-        f"{usual}: fine for a comparison; else prepare the text with one of `unmask tokenizer train --kind {usual}`"
-    )
-
-
-def idle_window(window: int | None, longest: int) -> str | None:
-    """A note on local attention that reaches over every sequence; None where it does not.
-
-    Args:
-        window: `model.local_attention`, where it is given; a token sees half of it on either side,
-            a decoder's one less.
-        longest: the longest sequence, in tokens.
-    """
-    if window is None or window < 2 * longest:
-        return None
-    return (
-        f"model.local_attention={window:,} reaches over every sequence ({longest:,} tokens at most): all layers see "
-        f"all of it; for local attention give less than {2 * longest:,}, or longer sequences"
-    )
-
-
 def cut_of(train: TrainSettings, packing: PackingSettings, phase: PhaseSettings, number: int = 0) -> Cut:
     """How a phase's steps are cut; the number is for the names of keys."""
     own, batch_size = f"phases.{number}", phase.batch_size or train.batch_size

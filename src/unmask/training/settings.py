@@ -152,19 +152,13 @@ ONLY_OF_SCHEDULES: dict[str, tuple[str, ...]] = {"decay_ratio": ("wsd",)}
 """Keys of `schedule` that mean something only under some names."""
 
 
-def warmup_shortfall(schedule: ScheduleSettings, steps: float, shortest_stage: float = 1.0) -> str | None:
-    """What is wrong with a warm-up in steps that is too long; None where it fits.
-
-    Args:
-        steps: of the run.
-        shortest_stage: of the stages, each with a schedule of its own, the shortest one's share of the run.
-    """
-    warmup, steps_of_stage = schedule.warmup_steps or 0, steps * shortest_stage
-    part = "the run" if shortest_stage == 1 else "a stage"
-    too_long = f"schedule.warmup_steps={warmup:,} of the {steps_of_stage:,.0f} steps of {part}"
-    if warmup >= steps_of_stage:
-        return f"{too_long}: {part} ends before its learning rate is reached"
-    if schedule.decays_at_its_end and warmup > (1 - schedule.decay_ratio + 1e-9) * steps_of_stage:
+def warmup_shortfall(schedule: ScheduleSettings, steps: float) -> str | None:
+    """What is wrong with a warm-up in steps that is too long for a run of `steps`; None where it fits."""
+    warmup = schedule.warmup_steps or 0
+    too_long = f"schedule.warmup_steps={warmup:,} of the {steps:,.0f} steps of the run"
+    if warmup >= steps:
+        return f"{too_long}: the run ends before its learning rate is reached"
+    if schedule.decays_at_its_end and warmup > (1 - schedule.decay_ratio + 1e-9) * steps:
         return (
             f"{too_long}, whose last {schedule.decay_ratio:.0%} go down by schedule.decay_ratio="
             f"{schedule.decay_ratio:g}: the learning rate falls before it is reached"

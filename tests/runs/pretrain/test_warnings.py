@@ -76,15 +76,6 @@ def test_lamb_with_small_batches_is_told(
     assert all(f"the largest here is of {settings.train.batch_size};" in line for line in told)
 
 
-def test_a_store_of_another_kind_of_tokenizer_is_told(
-    words: tuple[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    changes = ["objective={name: causal_lm}", "model.architecture=gpt1", "packing.format=single_segment"]
-    told = told_at_the_start(words, tmp_path / "run", caplog, *changes)
-    beginning = "the store's tokenizer is of the kind wordpiece, and that of model.architecture=gpt1"
-    assert level_of(told, beginning) == "INFO"
-
-
 def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
     words: tuple[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,10 +97,6 @@ def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
     ("changes", "told"),
     [
         (["objective.schedule=joint"], None),
-        (
-            ["objective.schedule=two_stage", "objective.generator_size=1"],
-            "schedule.warmup_steps=3 of the 2 steps of a stage: a stage ends before",
-        ),
         (["schedule.name=wsd", "schedule.decay_ratio=0.5"], "schedule.warmup_steps=3 of the 4 steps of the run, whose"),
     ],
     ids=str,

@@ -13,7 +13,6 @@ from unmask.config import changed_keys, dump_settings
 from unmask.corpus.files import FORMAT_OF_SUFFIX
 from unmask.errors import SettingsError
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe, read_tokenizer_options
-from unmask.recipe.pairings import idle_window, unusual_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 
@@ -136,30 +135,6 @@ def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
         SettingsError, match=r"unknown key phases\.0\.max_lenght; did you mean phases\.0\.max_length\?$"
     ):
         load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "phases=[{until: 0.5, max_lenght: 64}, {until: 1}]"])
-
-
-USUAL_KINDS = {
-    **dict.fromkeys(("bert_tiny", "electra_tiny", "modern_tiny"), "wordpiece"),
-    "roberta_tiny": "byte_bpe",
-    "gpt1_tiny": "bpe",
-}
-
-
-@pytest.mark.parametrize(("recipe", "kind"), USUAL_KINDS.items())
-def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None:
-    """The usual kind is the one that the family's own recipes train."""
-    settings = load_pretrain_recipe(f"pretrain/{recipe}", ["corpus=a"])
-    assert isinstance(settings.tokenizer, TokenizerSettings)
-    assert settings.tokenizer.kind == kind
-    assert unusual_tokenizer(settings.model.architecture, kind) is None
-    note = unusual_tokenizer(settings.model.architecture, "word")
-    assert note is not None
-    assert note.endswith(f"`unmask tokenizer train --kind {kind}`")
-
-
-def test_a_window_over_every_sequence_gets_a_note() -> None:
-    assert idle_window(None, 64) is idle_window(127, 64) is None  # half of which is 63, and 62 for a decoder
-    assert "model.local_attention=128 reaches over every sequence (64 tokens at most)" in str(idle_window(128, 64))
 
 
 @pytest.mark.parametrize(

@@ -144,16 +144,16 @@ def check_rate(
 
 
 def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Iterator[Finding]:
-    schedule, shortest = settings.schedule, settings.objective.shortest_stage
+    schedule = settings.schedule
     if not schedule.warmup_steps and not schedule.warmup_ratio and settings.optimizer.name != "adagrad":
         message = "there is no warm-up: the first steps take the full learning rate"
         yield Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
     elif schedule.warmup_steps is not None and steps is not None:
         advice = "shorten it, or give schedule.warmup_ratio in its place"
-        if (shortfall := warmup_shortfall(schedule, steps, shortest)) is not None:
+        if (shortfall := warmup_shortfall(schedule, steps)) is not None:
             yield Finding("warmup-longer-than-run", "fault", shortfall, advice)
-        elif (share := schedule.warmup_steps / (steps * shortest)) > 0.3:
-            message = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps * shortest:,.0f} steps"
+        elif (share := schedule.warmup_steps / steps) > 0.3:
+            message = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps:,.0f} steps"
             yield Finding("long-warmup", "warning", f"{message}: {share:.0%} of the run is warm-up", advice)
 
 

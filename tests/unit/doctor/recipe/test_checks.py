@@ -98,17 +98,6 @@ def test_each_fault_is_named(overrides: list[str], name: str, level: str) -> Non
     assert name == "few-tokens-per-parameter" or name not in levels_of("bert_tiny")
 
 
-def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
-    stages = ["objective.schedule=two_stage", "objective.generator_size=1", "train.steps=2000"]
-    too_long, long, fine = (
-        levels_of("electra_joint_mini", *stages, f"schedule.warmup_steps={steps}") for steps in (1000, 600, 200)
-    )
-    assert too_long["warmup-longer-than-run"] == "fault"
-    assert long["long-warmup"] == "warning"
-    assert not {"warmup-longer-than-run", "long-warmup"} & set(fine)
-    assert "warmup-longer-than-run" not in levels_of("electra_joint_mini", stages[2], "schedule.warmup_steps=1000")
-
-
 def test_rates_are_judged_for_optimizers_whose_usual_ones_are_known() -> None:
     large, adagrad = "optimizer.learning_rate=0.2", ("optimizer.name=adagrad", "optimizer.weight_decay=0")
     found = levels_of("bert_tiny", *adagrad, large, "schedule.warmup_steps=0", "train.batch_size=100000")
