@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from unmask.io.paths import GENERATOR
 from unmask.models.families.table import ARCHITECTURES
@@ -273,7 +273,7 @@ class ReplacedTokenSettings(ObjectiveSettings):
     masking_mode: Literal["dynamic", "static"] = "dynamic"
     """As in `masked_lm`."""
 
-    generator_size: float = Field(default=0.25, gt=0)
+    generator_size: float = Field(default=0.25, gt=0, le=1)
     """The generator's width as a share of the discriminator's: hidden size, feed-forward size and heads; the depth is
     the same."""
 
@@ -361,16 +361,6 @@ class ReplacedTokenSettings(ObjectiveSettings):
                 "0: set objective.discriminator_after=.3, or leave out causal_share"
             )
         return self
-
-    @field_validator("generator_size")
-    @classmethod
-    def _is_no_wider(cls, size: float) -> float:
-        if size > 1:
-            raise ValueError(
-                f"{size:g} makes the generator wider than the discriminator, whose width is model.hidden_size: set it "
-                "to 1 or less"
-            )
-        return size
 
     @model_validator(mode="after")
     def _stages_fit(self) -> ReplacedTokenSettings:

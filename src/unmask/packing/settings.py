@@ -80,10 +80,10 @@ class PhaseSettings(Settings):
     short_sequence_prob: float | None = Field(default=None, ge=0, le=1)
     """`packing.short_sequence_prob` of the phase."""
 
-    batch_size: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1, le=2**20)
     """`train.batch_size` of the phase."""
 
-    micro_batch_size: int | None = Field(default=None, ge=1)
+    micro_batch_size: int | None = Field(default=None, ge=1, le=2**20)
     """`train.micro_batch_size` of the phase."""
 
     causal_share: float | None = Field(default=None, ge=0, le=1)

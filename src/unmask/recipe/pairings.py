@@ -11,7 +11,7 @@ from unmask.models.families.table import ARCHITECTURES
 from unmask.objectives.settings_base import ObjectiveSettings, called
 from unmask.objectives.table import why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
-from unmask.training.settings import MOST_TOKENS_AT_ONCE, Cut, TrainSettings
+from unmask.training.settings import Cut, TrainSettings
 
 
 def contradiction(
@@ -99,17 +99,4 @@ def cut_of(train: TrainSettings, packing: PackingSettings, phase: PhaseSettings,
         phase.packing(packing).max_length,
         f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size",
         f"{own}.max_length" if phase.max_length else "packing.max_length",
-    )
-
-
-def overflow(train: TrainSettings, cut: Cut) -> str | None:
-    """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
-    size, length, size_key, length_key = cut.micro_batch_size, cut.longest, cut.size_key, cut.length_key
-    if size * length <= MOST_TOKENS_AT_ONCE or train.micro_batch_size == "auto":
-        return None
-    whole = "" if train.micro_batch_size or not size_key.startswith("train.") else " (null, the whole batch)"
-    return (
-        f"{size_key}={size}{whole} and {length_key}={length} come to {size * length:,} tokens in a micro-batch, whose "
-        f"bounds are int32: it holds {MOST_TOKENS_AT_ONCE:,} at most; set a smaller {size_key}, which changes memory "
-        "and not the size of the batch"
     )

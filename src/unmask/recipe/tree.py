@@ -18,7 +18,7 @@ from unmask.models.sizes import AnyModelSettings
 from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
 from unmask.objectives.table import AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
-from unmask.recipe.pairings import contradiction, cut_of, overflow, why_not_tokenized
+from unmask.recipe.pairings import contradiction, cut_of, why_not_tokenized
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import Cut, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
@@ -150,9 +150,6 @@ class PretrainRecipe(Settings):
                 "objective.causal_share=1: every sequence would be read from left to right and none masked: take less, "
                 "or give the last phase less, such as phases.1.causal_share=0"
             )
-        for cut in self.cuts:
-            if (wrong := overflow(self.train, cut)) is not None:
-                raise ValueError(wrong)
         if self.phases and self.packing.format == "stream":
             raise ValueError(
                 "packing.format=stream and phases do not go together: a lane's memory is carried from window to "
@@ -267,10 +264,6 @@ class FinetuneRecipe(Settings):
             raise ValueError(
                 "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"
             )
-        batch_size = self.train.batch_size
-        cut = Cut(batch_size, self.train.micro_batch_of(batch_size), self.task.max_length, length_key="task.max_length")
-        if (wrong := overflow(self.train, cut)) is not None:
-            raise ValueError(wrong)
         if self.task.reads_features and self.freeze_layers != "all":
             key = "tagging_head" if self.task.tagging_head == "bilstm" else "feature_layers"
             given = f"task.{key}={getattr(self.task, key)}"

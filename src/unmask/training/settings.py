@@ -179,10 +179,10 @@ class TrainSettings(Settings):
     """Time spent training, stops and evaluations not counted. Every step then has its row in `metrics.jsonl`, with its
     rate, and no such run is repeatable bit for bit, resumed or not."""
 
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: int = Field(default=256, ge=1, le=2**20)
     """Sequences per step, over all micro-batches. Those of a question's choices, of a pair's two orders and of a
     classified text's windows count as one."""
-    micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    micro_batch_size: Annotated[int, Field(ge=1, le=2**20)] | Literal["auto"] | None = None
     """Sequences per forward and backward pass, at most, counted likewise; null, or more than the batch has, is the
     whole batch. `auto`: on a GPU the most that fit into its free memory, found by measuring before the first step;
     elsewhere the whole batch. Changes memory use and which elements dropout zeroes, nothing else in the gradient; so it

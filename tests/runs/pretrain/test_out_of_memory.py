@@ -21,7 +21,7 @@ from unmask.finetuning.run import finetune
 from unmask.objectives.bilm import BiLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.pretraining.run import pretrain
-from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
 from unmask.training.captured.stepper import CapturedStepper
@@ -167,23 +167,8 @@ def test_auto_stays_in_the_recipe_and_resumes(tiny_recipe: Path, tiny_store: Pat
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (
-            ["train.batch_size=100000000", "train.micro_batch_size=null"],
-            r"train\.micro_batch_size=100000000 \(null, the whole batch\) and packing\.max_length=32 come to "
-            r"3,200,000,000 tokens in a micro-batch, whose bounds are int32: it holds 2,147,482,624 at most; set a "
-            r"smaller train\.micro_batch_size",
-        ),
-        (
-            ["train.batch_size=100000000", "train.micro_batch_size=70000000"],
-            r"train\.micro_batch_size=70000000 and packing\.max_length=32",
-        ),
-        (
-            [
-                *("train.batch_size=100000000", "train.micro_batch_size=1"),
-                "phases=[{until: .5, max_length: 16}, {until: 1, max_length: 30, micro_batch_size: 90000000}]",
-            ],
-            r"phases\.1\.micro_batch_size=90000000 and phases\.1\.max_length=30 come to 2,700,000,000",
-        ),
+        (["train.batch_size=1048577"], "train.batch_size=1048577: expected at most 1048576"),
+        (["train.micro_batch_size=2000000"], "train.micro_batch_size=2000000: expected at most 1048576"),
         (["train.micro_batch_size=0"], "train.micro_batch_size=0: expected at least 1"),
         (["train.micro_batch_size=most"], "train.micro_batch_size=most: expected .*auto"),
     ],
@@ -191,18 +176,3 @@ def test_auto_stays_in_the_recipe_and_resumes(tiny_recipe: Path, tiny_store: Pat
 def test_what_a_recipe_cannot_ask_for(tiny_recipe: Path, words: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         load_pretrain_recipe(str(tiny_recipe), ["store=s", *words])
-
-
-def test_what_a_recipe_can_ask_for(tiny_recipe: Path) -> None:
-    for batch_size, micro_batch_size in ((100_000_000, "auto"), (60_000_000, None)):
-        words = [f"train.batch_size={batch_size}", f"train.micro_batch_size={micro_batch_size or 'null'}"]
-        train = load_pretrain_recipe(str(tiny_recipe), ["store=s", *words]).train
-        assert (train.batch_size, train.micro_batch_size) == (batch_size, micro_batch_size)
-
-
-def test_what_a_fine_tuning_recipe_cannot_ask_for() -> None:
-    words = ["init_from=m", "data.train=t", "task.max_length=512", "train.batch_size=5000000"]
-    with pytest.raises(SettingsError, match=r"train\.micro_batch_size=5000000 .* and task\.max_length=512 come to"):
-        load_finetune_recipe("finetune/classification", words)
-    settings = load_finetune_recipe("finetune/classification", [*words, "train.micro_batch_size=auto"])
-    assert (settings.train.batch_size, settings.train.micro_batch_size) == (5_000_000, "auto")

@@ -212,10 +212,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a generator wider than the discriminator": (
         (*RTD, "objective.generator_size=1.5"),
-        (
-            "objective.generator_size: 1.5 makes the generator",
-            "wider than the discriminator, whose width is model.hidden_size",
-        ),
+        ("objective.generator_size=1.5: expected at most 1",),
     ),
     "unequal sizes in two stages": (
         (*RTD, "objective.schedule=two_stage"),
