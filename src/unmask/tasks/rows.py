@@ -135,6 +135,19 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
     )
 
 
+def wrong_prediction(source: str, key: str, value: Any, expected: str) -> InputError:
+    """The error for a value of a prediction that the task does not give.
+
+    Args:
+        source: where the example is.
+        expected: what `unmask predict` writes under that key.
+    """
+    found = f"has no {key}" if value is None else f"says {key} {shown(value)}"
+    return InputError(
+        f"{source}: its prediction {found}: expected {expected}, as `unmask predict` of this task writes it"
+    )
+
+
 def same_column(source: str, column: object, content: str, setting: str, labels: str, label_setting: str) -> InputError:
     """The error for a column that is named twice: labels read from the inputs themselves teach nothing, and score well.
 

@@ -139,7 +139,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
      "evaluate --predictions p.jsonl --data d.tsv",
      "d.tsv has more rows than p.jsonl: expected one prediction for each example, in their order"),
     "predictions of another kind": ({"d.tsv": TSV, "p.jsonl": '{"value": 1}\n' * 2},
-     "evaluate --predictions p.jsonl --data d.tsv", 'p.jsonl:1: d.tsv:2: its prediction has no "label" that is a '),
+     "evaluate --predictions p.jsonl --data d.tsv", 'p.jsonl:1: d.tsv:2: its prediction has no label: expected one '),
     "predictions of other examples": ({"d.tsv": TSV, "p.jsonl": '{"label": "y", "input": {"text": "?"}}\n' * 2},
      "evaluate --predictions p.jsonl --data d.tsv", "p.jsonl:1: text is '?', and at d.tsv:2 it is 'a film'"),
     "no predictions": ({"d.tsv": TSV, "p.jsonl": ""}, "evaluate --predictions p.jsonl --data d.tsv",

@@ -236,7 +236,7 @@ def test_official_answers_without_their_suffix_are_told_so(tmp_path: Path) -> No
 @pytest.mark.parametrize("fields", [{"id": "1", "said": "kite"}, {"answer": None}])
 def test_one_answer_is_not_taken_for_a_file_of_answers(tmp_path: Path, fields: dict[str, Any]) -> None:
     data = write_rows(tmp_path / "dev.jsonl", {"id": "1", "question": "q", "context": "a kite", "answers": ["kite"]})
-    with pytest.raises(InputError, match="its prediction says answer None"):
+    with pytest.raises(InputError, match="its prediction has no answer"):
         evaluate_predictions(write_rows(tmp_path / "said.jsonl", fields), data, "qa")
 
 

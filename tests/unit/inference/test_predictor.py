@@ -278,7 +278,7 @@ def test_predictions_of_other_examples_are_refused(labelled: Path, tmp_path: Pat
         (rows[:-1], r"dev\.tsv has more rows than .*predictions\.jsonl"),
         ([*rows, rows[0]], r"predictions\.jsonl has more rows than .*dev\.tsv"),
         ([rows[1], rows[0], *rows[2:]], r"predictions\.jsonl:1: review is '', and at .*dev\.tsv:2 it is 'a man'"),
-        (without, r'predictions\.jsonl:1: .*dev\.tsv:2: its prediction has no "label" that is a string'),
+        (without, r"predictions\.jsonl:1: .*dev\.tsv:2: its prediction has no label: expected one of"),
     ):
         with pytest.raises(InputError, match=told):
             evaluate_predictions(write_rows(path, *change), labelled, columns=columns)
@@ -291,7 +291,7 @@ def test_predictions_for_undecided_examples_are_left_out(tmp_path: Path) -> None
     result = evaluate_predictions(path, data, "snli")
     assert (result["n"], result["metrics"]["accuracy"]) == (2, 0.5)
     write_rows(path, neutral, neutral, {"label": "2"})
-    with pytest.raises(InputError, match=r"predictions\.jsonl:3: .* prediction is '2', which is none of the labels"):
+    with pytest.raises(InputError, match=r'predictions\.jsonl:3: .* prediction says label "2": expected one of'):
         evaluate_predictions(path, data, "snli")
 
 

@@ -39,7 +39,7 @@ from unmask.tasks.choice.layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import naming
+from unmask.tasks.rows import naming, wrong_prediction
 from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss, new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
@@ -309,10 +309,8 @@ class ChoiceScore:
 def _chosen(example: ChoiceExample, prediction: Mapping[str, Any]) -> int:
     chosen, last = prediction.get("choice"), example.first + len(example.choices) - 1
     if type(chosen) is not int or not example.first <= chosen <= last:
-        raise InputError(
-            f"{example.source}: its prediction says choice {chosen!r}: expected the number of a choice, "
-            f"{example.first} to {last}, under `choice`"
-        )
+        expected = f"the number of a choice, {example.first} to {last}"
+        raise wrong_prediction(example.source, "choice", chosen, expected)
     return chosen
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from unmask.errors import InputError
 from unmask.io.encodings import normalized
 from unmask.tasks.qa.examples import QaExample
+from unmask.tasks.rows import wrong_prediction
 
 logger = logging.getLogger("unmask")
 
@@ -234,9 +235,7 @@ is an answer, though this may normalise to nothing, as they do."""
 def _text(example: QaExample, prediction: Mapping[str, Any], key: str) -> str:
     text = prediction.get(key)
     if not isinstance(text, str):
-        raise InputError(
-            f"{example.source}: its prediction says {key} {text!r}: expected a text, an empty one for no answer"
-        )
+        raise wrong_prediction(example.source, key, text, "a text, an empty one for no answer")
     return text
 
 
@@ -245,16 +244,14 @@ def _best_text(example: QaExample, prediction: Mapping[str, Any]) -> str:
     listed = prediction.get("n_best")
     best = listed[0] if isinstance(listed, list) and listed else prediction
     if not isinstance(best, Mapping):
-        raise InputError(f"{example.source}: its prediction says n_best {best!r}: expected objects with answer")
+        raise wrong_prediction(example.source, "n_best", listed, "a list of objects with answer")
     return _text(example, best, "answer")
 
 
 def _probability(example: QaExample, prediction: Mapping[str, Any]) -> float | None:
     value = prediction.get("no_answer_probability")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
-        raise InputError(
-            f"{example.source}: its prediction says no_answer_probability {value!r}: expected a number in 0..1"
-        )
+        raise wrong_prediction(example.source, "no_answer_probability", value, "a number in 0..1")
     return value
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.batch import IGNORE_INDEX
-from unmask.errors import InputError
 from unmask.io.progress import named
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import wrong_prediction
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import Scheme, are_bio, find_entities, split_tag, to_bio
 
@@ -115,18 +115,12 @@ class TaggingScore:
     def _checked_tags(self, example: TaggingExample, prediction: Mapping[str, Any]) -> list[str]:
         tags = prediction.get("tags")
         if not isinstance(tags, list) or len(tags) != len(example.units):
-            found = f"{len(tags)} of them" if isinstance(tags, list) else "none"
-            raise InputError(
-                f"{example.source}: expected {len(example.units)} tags, one a token, under `tags` of its prediction; "
-                f"found {found}"
-            )
+            raise wrong_prediction(example.source, "tags", tags, f"a list of {len(example.units)} tags, one a token")
         for place, tag in enumerate(tags):
             parts = split_tag(tag) if isinstance(tag, str) and self._of_entities else None
             if not isinstance(tag, str) or not (tag in self._labels or (parts is not None and parts[1] in self._types)):
-                raise InputError(
-                    f"{example.source}: the prediction of word {place + 1} is {tag!r}: expected one of "
-                    f"{named(sorted(self._labels))}"
-                )
+                expected = f"one of {named(sorted(self._labels))}"
+                raise wrong_prediction(example.source, f"tag {place + 1}", tag, expected)
         return tags
 
     def metrics(self) -> dict[str, float]:

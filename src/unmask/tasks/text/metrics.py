@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.progress import listed
+from unmask.tasks.rows import wrong_prediction
 from unmask.tasks.text.calibration import Reliability, best_temperature, best_thresholds
 from unmask.tasks.text.examples import TextExample
 
@@ -174,10 +174,7 @@ class LabelSetScore:
         for example, prediction in zip(examples, predictions, strict=True):
             labels = prediction.get("labels")
             if not isinstance(labels, list | tuple):
-                raise InputError(
-                    f'{example.source}: its prediction has no "labels" that are a list: expected a line of '
-                    "`unmask predict` of a multi-label model"
-                )
+                raise wrong_prediction(example.source, "labels", labels, "a list of labels")
             predicted = frozenset(_id_of(label, self._ids, example.source) for label in labels)
             if example.label is None:
                 continue
@@ -259,10 +256,7 @@ class ValueScore:
         for example, prediction in zip(examples, predictions, strict=True):
             value = prediction.get("value")
             if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
-                raise InputError(
-                    f'{example.source}: its prediction has no "value" that is a finite number: expected a line of '
-                    "`unmask predict` of a regression model"
-                )
+                raise wrong_prediction(example.source, "value", value, "a finite number")
             if example.label is not None:
                 self._true.append(example.label)
                 self._predicted.append(value)
@@ -350,13 +344,6 @@ def _is_probability(value: Any) -> bool:
 
 
 def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:
-    if not isinstance(label, str):
-        raise InputError(
-            f'{source}: its prediction has no "label" that is a string: expected a line of `unmask predict`'
-        )
-    if label not in ids:
-        raise InputError(
-            f"{source}: its prediction is {label[:60]!r}, which is none of the labels ({listed(list(ids))}): "
-            "expected predictions of this task"
-        )
+    if not isinstance(label, str) or label not in ids:
+        raise wrong_prediction(source, "label", label, f"one of {listed(list(ids))}")
     return ids[label]

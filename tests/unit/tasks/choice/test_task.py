@@ -243,7 +243,7 @@ def test_examples_without_label_are_passed_over() -> None:
 
 @pytest.mark.parametrize("prediction", [{}, {"choice": 2}, {"choice": "1"}, {"choice": -1}, {"choice": True}])
 def test_a_prediction_that_names_no_choice_is_refused(prediction: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"x:1: its prediction says choice .* 0 to 1"):
+    with pytest.raises(InputError, match=r"x:1: its prediction .*choice.*: expected the number of a choice, 0 to 1"):
         ChoiceScore().add([example("", "a", "b", label=1)], [prediction])
 
 

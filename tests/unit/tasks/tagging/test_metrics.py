@@ -219,11 +219,11 @@ def test_nothing_to_count_is_zero() -> None:
 @pytest.mark.parametrize(
     ("prediction", "told"),
     [
-        ({}, "x:5: expected 2 tags, one a token, under `tags` of its prediction; found none"),
-        ({"tags": ["O"]}, "x:5: expected 2 tags, .*; found 1 of them"),
-        ({"tags": "O O"}, "x:5: .*found none"),
-        ({"tags": ["O", "B-DOG"]}, "x:5: the prediction of word 2 is 'B-DOG': expected one of B-LOC, B-PER"),
-        ({"tags": ["O", None]}, "x:5: the prediction of word 2 is None"),
+        ({}, "x:5: its prediction has no tags: expected a list of 2 tags, one a token"),
+        ({"tags": ["O"]}, r'x:5: its prediction says tags \["O"\]: expected a list of 2 tags'),
+        ({"tags": "O O"}, 'x:5: its prediction says tags "O O": expected a list'),
+        ({"tags": ["O", "B-DOG"]}, 'x:5: its prediction says tag 2 "B-DOG": expected one of B-LOC, B-PER'),
+        ({"tags": ["O", None]}, "x:5: its prediction has no tag 2"),
     ],
 )
 def test_predictions_that_do_not_fit_are_refused(prediction: dict[str, Any], told: str) -> None:

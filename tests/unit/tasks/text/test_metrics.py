@@ -111,16 +111,16 @@ def test_examples_without_label_count_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("score", "prediction", "told"),
     [
-        (LabelScore("ab"), {"label": "c"}, r"x:1: its prediction is 'c', which is none of the labels \(a, b\)"),
-        (LabelScore("ab"), {}, r'x:1: its prediction has no "label"'),
-        (LabelScore("ab"), {"label": 1}, r'x:1: its prediction has no "label" that is a string'),
-        (LabelScore([*"abcdefghijklm"]), {"label": "z"}, r"\(a, b, c, d, e, f, g, h, i, j and 3 more\)"),
-        (LabelSetScore("ab"), {"label": "a"}, r'x:1: its prediction has no "labels" that are a list'),
-        (LabelSetScore("ab"), {"labels": "a"}, r'x:1: its prediction has no "labels" that are a list'),
-        (LabelSetScore("ab"), {"labels": ["a", "z"]}, r"x:1: its prediction is 'z'"),
-        (ValueScore(), {"label": "a"}, r'x:1: its prediction has no "value" that is a finite number'),
-        (ValueScore(), {"value": float("nan")}, r'x:1: its prediction has no "value" that is a finite number'),
-        (ValueScore(), {"value": True}, r'x:1: its prediction has no "value" that is a finite number'),
+        (LabelScore("ab"), {"label": "c"}, r'x:1: its prediction says label "c": expected one of a, b, as `unmask'),
+        (LabelScore("ab"), {}, r"x:1: its prediction has no label: expected one of a, b"),
+        (LabelScore("ab"), {"label": 1}, r"x:1: its prediction says label 1"),
+        (LabelScore([*"abcdefghijklm"]), {"label": "z"}, r"one of a, b, c, d, e, f, g, h, i, j and 3 more, as"),
+        (LabelSetScore("ab"), {"label": "a"}, "x:1: its prediction has no labels: expected a list"),
+        (LabelSetScore("ab"), {"labels": "a"}, 'x:1: its prediction says labels "a": expected a list'),
+        (LabelSetScore("ab"), {"labels": ["a", "z"]}, 'x:1: its prediction says label "z"'),
+        (ValueScore(), {"label": "a"}, "x:1: its prediction has no value: expected a finite number"),
+        (ValueScore(), {"value": float("nan")}, "x:1: its prediction says value NaN"),
+        (ValueScore(), {"value": True}, "x:1: its prediction says value true"),
     ],
 )
 def test_predictions_of_something_else_are_refused(score: Any, prediction: dict[str, Any], told: str) -> None:
