@@ -172,16 +172,11 @@ def check_spelling(
     seen: dict[str, str] = {}
     for label, source in first_lines.items():
         other = seen.setdefault(as_seen(label), label)
-        if other != label and other.strip() == label.strip():
-            raise InputError(
-                f"{source}: the label {label!r} differs from {other!r} ({first_lines[other]}) in nothing but the "
-                f"blanks around it: fix one of them{otherwise}"
-            )
         if other != label:
             raise InputError(
                 f"{source}: the label {as_seen(label)} is written {label!a} here and {other!a} in "
-                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, one blank between words, "
-                f"no invisible characters){otherwise}"
+                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, one blank between words "
+                f"and none around them, no invisible characters){otherwise}"
             )
     folded: dict[str, str] = {}
     pairs = [(label, folded.setdefault(text.lower(), label)) for text, label in seen.items()]
@@ -189,11 +184,7 @@ def check_spelling(
         logger.warning("labels that differ only in the case count as different ones: %s", listed(alike, 5))
 
 
-_MISSING = {
-    **dict.fromkeys(("nan", "<na>", "n/a"), "pandas"),
-    "null": "a database",
-    **dict.fromkeys(("#n/a", "#value!", "#ref!", "#name?", "#div/0!", "#num!", "#null!"), "Excel"),
-}
+_MISSING = frozenset(["nan", "<na>", "n/a", "null", "#n/a", "#value!", "#ref!", "#name?", "#div/0!", "#num!", "#null!"])
 """What programs write, in small letters, where there is no value; and `None`, since `none` is a label of many."""
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
@@ -210,9 +201,9 @@ def _check_values(first_lines: Mapping[str, str]) -> None:
     """
     numbers: dict[float, str] = {}
     for label, source in first_lines.items():
-        if writer := "Python" if label == "None" else _MISSING.get(label.lower()):
+        if label == "None" or label.lower() in _MISSING:
             raise InputError(
-                f"{source}: the label {label!r}, as {writer} writes a missing value: fill it in, or take the row out; "
+                f"{source}: the label {label!r}, as programs write a missing value: fill it in, or take the row out; "
                 "if it is a label, list all of them in task.labels"
             )
         other = numbers.setdefault(float(label), label) if _NUMBER.fullmatch(label) else label

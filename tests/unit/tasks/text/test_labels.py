@@ -23,13 +23,13 @@ def labels_of(tmp_path: Path, cells: list[str], **settings: Any) -> tuple[str, .
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
-        (["0", "1", "nan"], r"a\.tsv:4: the label 'nan', as pandas writes a missing value: fill it in"),
+        (["0", "1", "nan"], r"a\.tsv:4: the label 'nan', as programs write a missing value: fill it in"),
         (["x", "NaN"], r"a\.tsv:3: the label 'NaN'"),
-        (["x", "#N/A"], r"a\.tsv:3: the label '#N/A', as Excel writes a missing value: fill it in"),
-        (["x", "#DIV/0!"], r"a\.tsv:3: the label '#DIV/0!', as Excel"),
-        (["x", "n/a"], r"a\.tsv:3: the label 'n/a', as pandas"),
-        (["x", "NULL"], r"a\.tsv:3: the label 'NULL', as a database"),
-        (["x", "None"], r"a\.tsv:3: the label 'None', as Python"),
+        (["x", "#N/A"], r"a\.tsv:3: the label '#N/A', as programs write a missing value: fill it in"),
+        (["x", "#DIV/0!"], r"a\.tsv:3: the label '#DIV/0!', as programs"),
+        (["x", "n/a"], r"a\.tsv:3: the label 'n/a', as programs"),
+        (["x", "NULL"], r"a\.tsv:3: the label 'NULL', as programs"),
+        (["x", "None"], r"a\.tsv:3: the label 'None', as programs"),
         (["0", "1", "1.0"], r"a\.tsv:4: the label '1\.0' is the number of '1' \(.*a\.tsv:3\): write it one way"),
         (
             ["a", "b", "a|b"],
@@ -76,7 +76,7 @@ def test_labels_that_are_nothing_else_are_taken(tmp_path: Path, labels: list[str
 
 
 def test_missing_values_are_asked_about_among_many_labels(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.tsv:4: the label 'nan', as pandas writes a missing value: fill it in"):
+    with pytest.raises(InputError, match=r"a\.tsv:4: the label 'nan', as programs write a missing value: fill it in"):
         labels_of(tmp_path, ["a", "a,b", "nan"], multi_label=True)
     assert labels_of(tmp_path, ["a", "nan"], multi_label=True, labels=["a", "nan"]) == ("a", "nan")
 
