@@ -32,14 +32,14 @@ schedule: {warmup_steps: 3}
 train:
   steps: 12
   batch_size: 8
-  micro_batch_size: 3
+  micro_batch_size: 5
   log_every: 3
   eval_every: 5
   save_every: 4
   eval_sequences: 16
 """
-"""Dropout is on (the models' default), gradients are accumulated over ragged micro-batches, and neither rows nor
-evaluations nor checkpoints fall together."""
+"""Dropout is on (the models' default), gradients are accumulated over micro-batches, and neither rows nor evaluations
+nor checkpoints fall together."""
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def test_devices_stay_within_a_node_whatever_divides_the_batch(unmask: Command, 
 def test_what_does_not_fit_is_said(unmask: Command, tiny_recipe: Path) -> None:
     words = ("model.num_hidden_layers=160", "model.hidden_size=1024", "model.num_attention_heads=8")
     finished = unmask("plan", str(tiny_recipe), *words, "--gpus", "1", "--gpu", "4090")
-    assert "lower train.micro_batch_size, or that of a phase, which is 3 here" in " ".join(finished.output.split())
+    assert "lower train.micro_batch_size, or that of a phase, which is 5 here" in " ".join(finished.output.split())
 
 
 def test_a_text_makes_epochs_known(unmask: Command, words: tuple[str, list[str]]) -> None:

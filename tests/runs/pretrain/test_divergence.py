@@ -26,7 +26,7 @@ from unmask.training.run.log import read_metrics
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 STEPS, SAVE_EVERY, BAD_STEP = 27, 10, 24
-MICRO_BATCHES = 3
+MICRO_BATCHES = 2
 
 
 @pytest.fixture(scope="module")

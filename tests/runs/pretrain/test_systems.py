@@ -39,7 +39,9 @@ Words = tuple[str, list[str]]
 SINGLE = "packing.format=single_segment"
 RTD = ["objective.name=replaced_token", "model.architecture=electra", "model.embedding_size=16"]
 TWO_STAGES = ["objective.schedule=two_stage", "objective.generator_size=1"]
-PHASES = "[{until: .5, max_length: 32, batch_size: 8, micro_batch_size: 3}, {until: 1, max_length: 64, batch_size: 4}]"
+PHASES = (
+    "[{until: .5, max_length: 32, micro_batch_size: 3}, {until: 1, max_length: 64, batch_size: 4, micro_batch_size: 2}]"
+)
 FROM_LEFT_FIRST = "[{until: .5, causal_share: 1}, {until: 1, causal_share: 0}]"
 
 SYSTEMS: dict[str, tuple[str, list[str]]] = {
