@@ -165,15 +165,6 @@ WHOLE_TABLE = table(text=["The dog barks."] * 100)
 BAD_FILES: dict[str, tuple[Files, list[str], str]] = {
     "UTF-16": ({"a.txt": GOOD.encode("utf-16")}, [], "a.txt:1: not UTF-8 at byte 0 of the file (0xff): expected text"),
     "UTF-16 in JSON": ({"a.jsonl": '{"text": "x"}'.encode("utf-16")}, [], "a.jsonl:1: not UTF-8 at byte 0"),
-    **{
-        f"a cut {suffix}": (
-            {f"a.jsonl{suffix}": compress(f'{{"text": {json.dumps(GOOD)}}}\n'.encode() * 50)[:-6]},
-            [],
-            f"a.jsonl{suffix}: the compressed data are damaged or cut short (the last frame is incomplete): fetch or",
-        )
-        for suffix, compress in COMPRESS.items()
-        if suffix
-    },
     "an empty .zst": ({"a.txt.zst": b""}, [], "a.txt.zst: no text with a sentence in it"),
     "a table without the column": (
         {"a.csv": "id,body\n1,x\n"},
