@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.testclient import TestClient
@@ -195,7 +195,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(text=st.text(st.characters(), max_size=60), more=VALUES)
 def test_any_text_and_any_fields_are_answered_or_refused(client: TestClient, text: str, more: Any) -> None:
     bodies = {

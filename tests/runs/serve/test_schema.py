@@ -39,7 +39,7 @@ def requests_of(operation: Any, models: dict[str, ServedModel]) -> st.SearchStra
     return st.builds(of_model, cases, names)
 
 
-@pytest.mark.parametrize("num_examples", [8, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("num_examples", [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_no_request_is_a_fault(num_examples: int, client: TestClient, served_models: dict[str, ServedModel]) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
     operations = [found.ok() for found in schema.get_all_operations()]
