@@ -22,7 +22,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import InputError
 from unmask.io.encodings import normalized
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.rows import wrong_prediction
