@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_file_is_a_fault(task_models: Any, place: Path) -> 
     Path("t.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x "}\n')
     found = diagnose("finetune/classification", task_models.words("classification", "t.jsonl"))
     assert levels_of(found.findings) == {"inputs-unusable": "fault"}
-    assert found.findings[0].message.startswith("t.jsonl:2: the label 'x ' differs from 'x' (t.jsonl:1)")
+    assert found.findings[0].message.startswith("t.jsonl:2: the label x is written 'x ' here and 'x' in t.jsonl:1")
     assert found.has_fault
 
 
