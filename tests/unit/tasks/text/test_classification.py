@@ -99,7 +99,7 @@ def write(path: Path, *labels: Any) -> Path:
 
 def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "neg", "pos", "neg", "pos ", "\u00a0pos")
-    told = r"a\.jsonl:4: the label 'pos ' differs from 'pos' \(.*a\.jsonl:2\) in nothing"
+    told = r"a\.jsonl:4: the label pos is written 'pos ' here and 'pos' in .*a\.jsonl:2, which look alike"
     with pytest.raises(InputError, match=told):
         opened().fit_to(path)
     assert opened().fit_to(write(path, "pos ", "neg")).labels == ("neg", "pos ")  # there is no other

@@ -94,7 +94,7 @@ def test_labels_refused(tmp_path: Path) -> None:
 
 def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", ["news", "art"], ["sport"], ["art", "news "])
-    told = r"a\.jsonl:3: the label 'news ' differs from 'news' \(.*a\.jsonl:1\) in nothing"
+    told = r"a\.jsonl:3: the label news is written 'news ' here and 'news' in .*a\.jsonl:1, which look alike"
     with pytest.raises(InputError, match=told):
         opened().fit_to(path)
     assert opened().fit_to(write(path, "news , art", "art,news")).labels == ("art", "news")  # a table's are stripped
