@@ -75,7 +75,10 @@ def test_its_settings_are_read_and_refused_by_name(recipe: str) -> None:
         ("objective.distance=far", "objective.distance=far: expected a whole number"),
         ("objective.masking=span", "objective.masking belongs to objective.name=masked_lm"),
         ("objective.name=previous_tokens", "did you mean previous_token"),
-        ("model.architecture=electra", "objective.name=previous_token and model.architecture=electra do not go"),
+        (
+            "model.architecture=electra",
+            "objective.name=previous_token does not train the electra of model.architecture: it was only",
+        ),
     ):
         with pytest.raises(SettingsError) as refused:
             load_pretrain_recipe(recipe, ["corpus=a.txt", word])

@@ -88,7 +88,8 @@ def naming(*names: str, example: str = "NAME") -> str:
         example: what each may be.
     """
     options = " and ".join(f"--column {name}={example}" for name in names)
-    return f"{options} (in a recipe {' and '.join(f'data.columns.{name}' for name in names)})"
+    settings = " and ".join(f"data.columns.{name}" for name in names)
+    return f"{options} (in a recipe {settings}; data.dev_columns and data.test_columns where these files differ)"
 
 
 def choose_layout(

@@ -155,7 +155,7 @@ def test_tags_that_are_all_o_are_those_of_entities(tmp_path: Path) -> None:
     assert evaluate_predictions(path, data, "tagging")["metrics"]["overall_accuracy"] == 1.0
     write_rows(path, {"tags": ["O", "O", "nonsense"]})
     write_rows(data, {"tokens": "a b c", "tags": ["O", "B-X", "O"]})
-    with pytest.raises(InputError, match=r"said\.jsonl:1: .*word 3 is 'nonsense': expected one of B-X, I-X, O"):
+    with pytest.raises(InputError, match=r'said\.jsonl:1: .*tag 3 "nonsense": expected one of B-X, I-X, O'):
         evaluate_predictions(path, data, "tagging")
 
 

@@ -45,8 +45,10 @@ def score_texts(
     """
     named = as_columns(columns)
     if others := named.model_fields_set - {"text", "id"}:
+        name = min(others)
         raise SettingsError(
-            f"columns.{min(others)} has no effect where texts are scored: only text and id are read; leave it out"
+            f"--column {name} (from Python columns={{'{name}': ...}}) has no effect where texts are scored: only "
+            "text and id are read; leave it out"
         )
     column = named.text or "text"
     loaded = load_language_model(model, device=device, precision=precision)

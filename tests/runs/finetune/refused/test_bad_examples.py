@@ -51,12 +51,12 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.tsv:2: the column 'label' is empty: fill it in, or take the row out"),
     "no column of labels": ("classification", "t.tsv", "text\tstars\na\t1\n",
      "t.tsv:2: no column 'label' for the label: there is text, stars. Name it with --column label=NAME (in "
-     "a recipe data.columns.label)"),
+     "a recipe data.columns.label; data.dev_columns"),
     "one class": ("classification", "t.tsv", TSV + "b\ty\n",
      "t.tsv: every example has the label 'y': there is nothing to learn; give examples of at least two labels"),
     "a column without any text": ("classification", "t.tsv", "text\tlabel\n\ty\n \tn\n",
      "t.tsv: no example has any text in 'text': there is nothing to learn; name the column of the texts with "
-     "--column text=NAME (in a recipe data.columns.text)"),
+     "--column text=NAME (in a recipe data.columns.text; data.dev_columns"),
     "an empty file": ("classification", "t.tsv", "", "t.tsv: there is not a single row in it: expected examples"),
     "another encoding": ("classification", "t.tsv", TSV.encode("utf-16"),
      "t.tsv:1: not UTF-8 at byte 0 of the text (0xff)"),
@@ -82,7 +82,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.jsonl: not a single window of a passage holds an answer"),
     "no answer at all": ("qa", "t.jsonl", lines(question(answers=())),
      "t.jsonl: not a single question has an answer, or says with is_impossible"),
-    "not SQuAD's layout": ("squad1", "t.json", '{"version": "1.1"}', "t.json: no array under the key 'data'"),
+    "not SQuAD's layout": ("squad1", "t.json", '{"version": "1.1"}', "t.json: no list under the key 'data'"),
     "SQuAD 1 without an answer": ("squad1", "t.json", NO_ANSWER,
      "t.json: 'T', paragraph 1, question 1: the question has no answer, and in squad1 every question has one"),
     "a label past the choices": ("choice", "t.jsonl", lines(choice("flew", "ran", label=2)),

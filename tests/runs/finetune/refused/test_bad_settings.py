@@ -55,15 +55,15 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
      "t.conll: columns.tokens and columns.tags are both column 1"),
     "dev of other columns": ("classification", ["data.dev=other.tsv"],
      "other.tsv:2: no column 'text': there is review, label. Name yours with --column text=NAME (in a recipe "
-     "data.columns.text)"),
+     "data.columns.text; data.dev_columns and data.test_columns where these files differ)"),
     "test of a column that is not there": ("classification", ["data.test=t.jsonl", "data.test_columns.text=review"],
      "t.jsonl:1: no column 'review': there is text, label. Name yours with --column text=NAME (in a recipe "
-     "data.columns.text)"),
+     "data.columns.text; data.dev_columns and data.test_columns where these files differ)"),
     "dev of other choices": ("choice", ["data.dev=other.csv"],
      "other.csv:2: no column 'choices': expected context and choices; there is context, choice0, choice1, label. Name "
      "yours with --column context=NAME and --column choices=NAME (in a recipe data.columns.context and "
-     "data.columns.choices), where choices is the column of a list, or, where each choice has a column of its own, "
-     "[choice_a,choice_b]"),
+     "data.columns.choices; data.dev_columns and data.test_columns where these files differ), where choices is the "
+     "column of a list, or, where each choice has a column of its own, [choice_a,choice_b]"),
     "dev that is not there": ("classification", ["data.dev=gone.tsv"], "gone.tsv: cannot be read: No such file"),
     "no model": ("classification", ["init_from=gone"],
      "gone: no such directory: expected a model's, or that of the run"),

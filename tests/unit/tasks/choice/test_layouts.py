@@ -236,7 +236,7 @@ def test_choices_by_letters_or_counted_from_1(
 
 def test_the_setting_for_choices_counted_from_1_is_named(tmp_path: Path) -> None:
     for label, told in (
-        (2, r"counted from 1, give --column first_choice=1 \(in a recipe data\.columns\.first_choice\)"),
+        (2, r"counted from 1, give --column first_choice=1 \(in a recipe data\.columns\.first_choice; "),
         ("C", r"holds \"C\": expected the right choice's number, 0 to 1"),
     ):
         with pytest.raises(InputError, match=told):
