@@ -148,7 +148,8 @@ def read_utf8_lines(
             )
         if len(line) > MOST_LINE_BYTES:
             raise InputError(
-                f"{name}:{number}: a line of over {MOST_LINE_BYTES:,} bytes: expected text, with line ends"
+                f"{name}:{number}: a line of over {MOST_LINE_BYTES:,} bytes: expected text, with line ends; in "
+                "place of a .json in one line give a .jsonl, an object a line"
             )
         try:
             text = line.decode("utf-8")

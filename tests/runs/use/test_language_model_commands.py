@@ -150,7 +150,7 @@ def test_texts_without_labels_have_their_log_probability(unmask: Command, gpt1: 
     circle = unmask(*command, "--threshold", "-5")
     assert "or of texts alone for `unmask score --method acceptability`" in circle.errors
     assert "no column 'text': there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
-    check_refused(unmask(*command, "--column", "label=id"), "columns.label has no effect where texts are scored")
+    check_refused(unmask(*command, "--column", "label=id"), "--column label")
     for more in (["--task", "cola"], ["--words", "1=good"], ["--json"]):
         check_refused(unmask(*command, *more), f"{more[0]} has no effect with --method acceptability alone: leave it")
 

@@ -67,7 +67,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> D
     facts = store.figures()
     tables = [
         facts_table(facts, statistics, tokenizer),
-        floors_table(floors),
+        *([floors_table(floors)] if floors else []),
         length_table(statistics),
         entries_table(statistics, tokenizer),
         longest_table(statistics, tokenizer),

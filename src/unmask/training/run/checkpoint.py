@@ -307,7 +307,10 @@ def _read_sound_state(directory: Path) -> dict[str, Any]:
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     odd = [name for name, kinds in _EXPECTED.items() if name not in state or not isinstance(state[name], kinds)]
-    if "best" in state and dict(state["best"]).keys() != {each.name for each in fields(Best)} - {"weights"}:
+    best = state.get("best", {})
+    if "best" in state and (
+        not isinstance(best, dict) or best.keys() != {each.name for each in fields(Best)} - {"weights"}
+    ):
         odd.append("best")
     if odd:
         raise CheckpointError(
