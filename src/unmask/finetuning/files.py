@@ -54,7 +54,8 @@ def _text_hash(example: Example) -> int:
 def warn_of_known(
     split: str, file: InputFiles, examples: Iterable[Example], others: Mapping[str, Set[int]]
 ) -> list[str]:
-    """Says how many examples that are measured are in other files too: a warning where it is over a hundredth.
+    """Says how many examples that are measured are in other files too: a warning where it is over a hundredth, or
+    most of another file.
 
     Args:
         others: the hashes of each other file's texts.
@@ -70,9 +71,10 @@ def warn_of_known(
                 f"{num_known:,} of the {len(hashes):,} inputs of {split} ({file}) are in {other} too, but for case and "
                 f"blanks: {_WHY[other]}; unmask split keeps what belongs together on one side"
             )
-            if 100 * num_known > len(hashes):
+            is_notable = 100 * num_known > len(hashes) or 2 * len(its & set(hashes)) > len(its)
+            if is_notable:
                 warnings.append(message)
-            logger.log(logging.WARNING if 100 * num_known > len(hashes) else logging.INFO, "%s", message)
+            logger.log(logging.WARNING if is_notable else logging.INFO, "%s", message)
     return warnings
 
 

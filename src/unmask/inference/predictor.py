@@ -174,8 +174,6 @@ def load_predictor(
         device = "cpu"
     if members is not None:
         check_members(members)
-    if any(map(is_onnx, members or ())):
-        device = "cpu"
     packs = precision == "bf16"
     opened = [
         open_model(each, FINE_TUNED, device=device, precision=precision, packs=packs) for each in members or [place]

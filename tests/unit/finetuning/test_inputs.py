@@ -159,6 +159,18 @@ def test_what_is_measured_and_trained_on_is_told(
     ]
 
 
+def test_dev_that_holds_the_few_examples_to_learn_from_is_warned_of(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": f"a dog {number}", "label": "yn"[number % 2]} for number in range(400)]
+    file = str(write_rows(tmp_path / "all.jsonl", *rows))
+    data = {"train": file, "dev": file, "train_examples": 3}
+    run = open_inputs(
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+    )
+    assert ["3 of the 400 inputs of dev" in each for each in run.known] == [True]
+
+
 def test_texts_that_only_the_model_cannot_tell_apart_are_not_known(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

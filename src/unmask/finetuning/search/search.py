@@ -160,8 +160,6 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, seen
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
         summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
-    if summary.get("ensemble") is None:
-        _drop_ensemble(directory)
     write_json(directory / SUMMARY, summary)
     for line in describe(summary):
         _log(directory, line)
