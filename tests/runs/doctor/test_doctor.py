@@ -279,6 +279,13 @@ def test_a_store_that_nothing_can_be_masked_in_is_read_from_left_to_right(tiny_t
     assert levels_of(asked.findings)["no-samples"] == "note"
 
 
+def test_a_store_of_pieces_shows_no_samples_to_an_elmo(tiny_store: Path) -> None:
+    found = diagnose(tiny_store, recipe="pretrain/elmo_tiny")
+    (said,) = [finding for finding in found.findings if finding.name == "no-samples"]
+    assert said.level == "note"
+    assert "objective.name=bilm and tokenizer.kind=wordpiece" in said.message
+
+
 def test_a_store_of_words_has_no_samples(tiny_text: Path, tmp_path: Path) -> None:
     store = learn_and_prepare(tiny_text, tmp_path, kind="word", vocab_size=300)
     found = diagnose(store)

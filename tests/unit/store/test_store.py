@@ -125,9 +125,11 @@ def test_what_a_store_does_not_hold_is_named(directory: Path) -> None:
         store.words(0, 0, 1)
 
 
-def refused(directory: Path, message: str, use: Callable[[TokenStore], object] = TokenStore.verify) -> None:
-    with pytest.raises(StoreError, match=message):
+def refused(directory: Path, message: str, use: Callable[[TokenStore], object] = TokenStore.verify) -> bool:
+    """Whether a store is refused with a message; any other message fails by itself."""
+    with pytest.raises(StoreError, match=message) as raised:
         use(TokenStore(directory))
+    return raised.type is StoreError
 
 
 FILES = [f"{part}-0000{shard}.bin" for part in ("tokens", "sentences", "documents") for shard in (0, 1)]
@@ -137,7 +139,7 @@ FILES = [f"{part}-0000{shard}.bin" for part in ("tokens", "sentences", "document
 def test_a_flipped_bit_is_found_by_verify(directory: Path, name: str) -> None:
     TokenStore(directory).verify()
     flip(directory / name, place=1, bit=6)
-    refused(
+    assert refused(
         directory, rf"{name}: its checksum is not the manifest's, so at least one byte has changed: restore the file"
     )
 
@@ -145,19 +147,19 @@ def test_a_flipped_bit_is_found_by_verify(directory: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_found_by_reading(directory: Path, name: str) -> None:
     flip(directory / name)
-    refused(directory, f"{name}: its checksum", lambda store: [store.document(number) for number in range(3)])
+    assert refused(directory, f"{name}: its checksum", lambda store: [store.document(number) for number in range(3)])
     part = name.split("-")[0]
     if part == "tokens":
-        refused(directory, f"{name}: its checksum", TokenStore.token_counts)
-        refused(directory, f"{name}: its checksum", lambda store: [store.tokens(n, 0, 1) for n in range(3)])
+        assert refused(directory, f"{name}: its checksum", TokenStore.token_counts)
+        assert refused(directory, f"{name}: its checksum", lambda store: [store.tokens(n, 0, 1) for n in range(3)])
     if part == "documents":
-        refused(directory, f"{name}: its checksum", TokenStore.text_hashes)
+        assert refused(directory, f"{name}: its checksum", TokenStore.text_hashes)
 
 
 def test_a_flipped_bit_of_the_tokenizer_is_found_before_it_is_opened(directory: Path) -> None:
     assert TokenStore(directory).tokenizer_directory == directory / "tokenizer"
     flip(directory / "tokenizer" / "vocab.txt")
-    refused(directory, "tokenizer/vocab.txt: its checksum", lambda store: store.tokenizer_directory)
+    assert refused(directory, "tokenizer/vocab.txt: its checksum", lambda store: store.tokenizer_directory)
 
 
 def test_each_file_is_verified_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,39 +182,41 @@ def test_a_truncated_longer_or_missing_file_is_refused_at_once(directory: Path, 
     for changed in (content[:-1], content + b"\0", b""):
         path.write_bytes(changed)
         sizes = f"{len(changed)} bytes, the manifest says {len(content)}"
-        refused(directory, f"{name}: {sizes}: the store is damaged; restore the file", lambda store: store)
+        assert refused(directory, f"{name}: {sizes}: the store is damaged; restore the file", lambda store: store)
     path.unlink()
-    refused(directory, f"{name}: missing: the store is damaged; restore the file", lambda store: store)
+    assert refused(directory, f"{name}: missing: the store is damaged; restore the file", lambda store: store)
 
 
 def test_what_is_no_store_is_told_apart(directory: Path, tmp_path: Path) -> None:
-    refused(tmp_path / "missing", "missing: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out")
-    refused(directory / "manifest.json", "no such store")
+    assert refused(
+        tmp_path / "missing", "missing: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out"
+    )
+    assert refused(directory / "manifest.json", "no such store")
     (tmp_path / ".unfinished-.replaced-st").mkdir()
-    refused(
+    assert refused(
         tmp_path / "st", r"st: a command that replaced it was stopped half-way, and it is in \.unfinished-.replaced-st"
     )
     (tmp_path / "st").mkdir()
     write(tmp_path / "st" / "tokens-00000.bin")
-    refused(tmp_path / "st", "--resume` continues it$")
+    assert refused(tmp_path / "st", "--resume` continues it$")
     (directory / "manifest.json").unlink()
-    refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` continues it")
-    refused(tmp_path, r"not a token store \(no manifest.json\): expected the --out of `unmask prepare`")
+    assert refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` continues it")
+    assert refused(tmp_path, r"not a token store \(no manifest.json\): expected the --out of `unmask prepare`")
     run = tmp_path / "run"
     (run / "store").mkdir(parents=True)
     (run / "store" / "manifest.json").write_text("{}")
-    refused(run, rf"run: not a token store \(no manifest.json\): its store is {run / 'store'}")
+    assert refused(run, rf"run: not a token store \(no manifest.json\): its store is {run / 'store'}")
 
 
 def test_another_version_is_refused(directory: Path) -> None:
     changed = copy_with_manifest(directory, lambda _, manifest: manifest.update(format_version=2))
-    refused(changed, r"manifest.json: store format 2, this version reads 1: prepare the store again")
+    assert refused(changed, r"manifest.json: store format 2, this version reads 1: prepare the store again")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"3", b'"x"', b"\xff", b"{}", b'{"format_version": 1}'])
 def test_a_damaged_manifest_is_refused(directory: Path, content: bytes) -> None:
     (directory / "manifest.json").write_bytes(content)
-    refused(directory, r"manifest.json: damaged \(.*\): prepare the store again")
+    assert refused(directory, r"manifest.json: damaged \(.*\): prepare the store again")
 
 
 @pytest.mark.parametrize("key", ["documents", "sentences", "tokens", "vocab_size", "shards", "files", "sha256"])
@@ -224,4 +228,4 @@ def test_a_changed_manifest_is_refused(directory: Path, key: str, value: object)
     if value == "missing":
         del manifest[key]
     path.write_text(json.dumps(manifest))
-    refused(directory, r"manifest.json: (damaged|its own checksum is not)", lambda store: store)
+    assert refused(directory, r"manifest.json: (damaged|its own checksum is not)", lambda store: store)

@@ -27,6 +27,7 @@ from unmask.io.progress import Progress, human_count
 from unmask.objectives.floors import by_figure, unigram_entropy
 from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
+from unmask.pretraining.inputs import check_tokenizer
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import template_of
 from unmask.recipe.loading import ALTERNATIVES
@@ -78,6 +79,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> D
         findings.append(Finding("no-samples", "note", "the windows that ELMo reads of a store of words are not shown"))
     elif is_sound:
         try:
+            check_tokenizer(settings, tokenizer, path)
             step = first_step(open_start(settings), store, tokenizer)
         except UserError as error:  # too few documents, or a tokenizer for another objective
             findings.append(Finding("no-samples", "fault" if isinstance(error, InputError) else "note", str(error)))
