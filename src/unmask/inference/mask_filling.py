@@ -91,7 +91,7 @@ class MaskFiller:
 
     def __init__(self, model: str | Path | Opened, *, device: str = "auto", precision: str = "fp32") -> None:
         if not isinstance(model, Opened):
-            model = open_model(model, MASKED, device=device, precision=precision, packs=False)
+            model = open_model(model, MASKED, device=device, precision=precision)
         loaded, tokenizer = model.loaded, model.tokenizer
         assert loaded.masked_lm_head is not None
         assert not tokenizer.reads_words

@@ -57,7 +57,6 @@ def open_model(
     *,
     device: str | None = None,
     precision: str | None = None,
-    packs: bool = True,
     heads: bool = True,
     tokenizer: Tokenizer | None = None,
 ) -> Opened:
@@ -67,7 +66,6 @@ def open_model(
         model: its directory, or that of the run that made it.
         kind: what it must be; see `unmask.models.hub.directory.load_model`.
         device, precision: see `inference_compute`.
-        packs: see `freeze`.
         heads: False loads the encoder alone.
         tokenizer: the model's, if it is open already.
 
@@ -89,7 +87,7 @@ def open_model(
     module = nn.ModuleList([loaded.encoder, *loaded.heads.values()]).eval()
     if not in_onnx:
         module.to(compute.device)
-    compute = freeze(module, compute, packs=packs)
+    compute = freeze(module, compute)
     return Opened(directory, loaded, tokenizer, compute, usual_length(loaded.encoder.settings, loaded.config))
 
 
@@ -138,17 +136,15 @@ def inference_compute(device: str | None, precision: str | None) -> Compute:
     return choose_compute(device, precision)
 
 
-def freeze(module: nn.Module, compute: Compute, *, packs: bool = True) -> Compute:
+def freeze(module: nn.Module, compute: Compute) -> Compute:
     """Prepares a module for inference, in place.
 
     Args:
         module: in eval mode, on the device, with float32 weights; it is not to be trained any more.
         compute: the device and precision.
-        packs: False keeps the weights' layout: in fp32 the module then answers bit for bit as one in training does, not
-            only up to rounding.
 
     Returns:
-        The device and precision to run it with.
+        The device and precision to run it with. In fp32 it then answers as a module in training does, up to rounding.
     """
     parts = list(module.modules())
     has_blocks = any(isinstance(part, Block | ModernBertBlock) for part in parts)
@@ -156,8 +152,7 @@ def freeze(module: nn.Module, compute: Compute, *, packs: bool = True) -> Comput
     if compute.dtype != torch.float32 and has_blocks and not has_lstm:
         module.to(compute.dtype)
         compute = replace(compute, autocasts=False)
-    if packs:
-        pack_weights(module)
+    pack_weights(module)
     if compute.device.type == "cpu":
         keep_freed_memory()
     return compute

@@ -174,10 +174,7 @@ def load_predictor(
         device = "cpu"
     if members is not None:
         check_members(members)
-    packs = precision == "bf16"
-    opened = [
-        open_model(each, FINE_TUNED, device=device, precision=precision, packs=packs) for each in members or [place]
-    ]
+    opened = [open_model(each, FINE_TUNED, device=device, precision=precision) for each in members or [place]]
     first, *others = (predictor_of(each, task) for each in opened)
     if members is None:
         return first
@@ -207,7 +204,7 @@ def predictor_of(opened: Opened, task: str | None = None) -> Predictor:
         if loaded.head_weights is not None:
             module.head.load_state_dict(loaded.head_weights)
         module = module.to(compute.device).eval()
-        compute = freeze(module, compute, packs=compute.dtype != torch.float32)  # the head may be the task's own
+        compute = freeze(module, compute)  # the head may be the task's own
     return Predictor(
         recalled, module, tokenizer, compute, trained_length=loaded.trained_length, ignores_segments=ignores_segments
     )

@@ -151,10 +151,11 @@ def test_packed_weights_are_for_reading_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_weights_are_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: False)
-    module = Linear(16, 8).eval()
-    pack_weights(module)
-    assert module.packed is None
+    for packs in (False, True):
+        monkeypatch.setattr(products, "_has_onednn_and_other_than_intel", lambda chosen=packs: chosen)
+        module = Linear(16, 8).eval()
+        pack_weights(module)
+        assert (module.packed is not None) == packs
 
 
 def test_fresh_weights_do_not_depend_on_the_version_of_pytorch() -> None:

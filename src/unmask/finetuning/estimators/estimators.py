@@ -38,6 +38,7 @@ from unmask.finetuning.fitting import epochs_advice, rate_for, warn_of_untrained
 from unmask.finetuning.inputs import build_module
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.example_sets import encode_sets
+from unmask.inference.opening import freeze
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row
@@ -194,7 +195,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 TrainState(),
                 Hooks(progress, on_bad_step=_stop),
             )
-        self.predictor_ = Predictor(task, module.eval(), tokenizer, compute.for_figures())
+        module.rescale()
+        self.predictor_ = Predictor(task, module.eval(), tokenizer, freeze(module, compute.for_figures()))
         self.loss_curve_, self._trained_length = progress.means, trained
 
     def _outputs(self, X: Texts) -> Tensor:  # noqa: N803  scikit-learn's name
@@ -331,8 +333,6 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
         rows = rows_of(X)
         values = numbers_of(y, len(rows))
         self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, values)
-        module: Any = self.predictor_.module
-        module.rescale()
         return self
 
     def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803

@@ -96,7 +96,7 @@ class ServedModel:
             try:
                 with temporary_directory("unmask-checkpoint") as place:
                     model = save_checkpoint_model(self.directory.parent, place / "model", step)
-                    opened = open_directory(model, MASKED, precision=self.precision, packs=False, tokenizer=tokenizer)
+                    opened = open_directory(model, MASKED, precision=self.precision, tokenizer=tokenizer)
                     found[step] = MaskAnswerer(opened)
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
@@ -176,9 +176,7 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     commands = commands_for(directory, use_of(config)) or ("features",)  # which says why a class does not load
     found = {command: its for command, its in _OF_COMMANDS.items() if command in commands}
     main = next(iter(found))
-    # A fine-tuned model in fp32 answers as `predict` does, bit for bit.
-    packs = main != "predict" or precision == "bf16"
-    opened = open_directory(directory, _KINDS.get(main), precision=precision, packs=packs)
+    opened = open_directory(directory, _KINDS.get(main), precision=precision)
     answerers: dict[str, Any] = {"tokens": TokenAnswerer(opened)}
     for command, (answerer, new, _) in found.items():
         is_apart = command == "evaluate --pairs" and opened.loaded.discriminator_head is not None
