@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from unmask.io.progress import human_duration, open_bars, standard_error, write_line
-from unmask.training.run.log import HIDDEN, logging_messages, showing_handlers
+from unmask.training.run.messages import HIDDEN, logging_messages, showing_handlers
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

@@ -52,7 +52,7 @@ from unmask.training.device import choose_compute
 from unmask.training.run.best import Metric, choose_metric
 from unmask.training.run.directory import opening_run
 from unmask.training.run.environment import write_environment
-from unmask.training.run.log import logging_messages
+from unmask.training.run.messages import logging_messages
 from unmask.training.run.model_place import CARD, check_files, drop_card, link_or_copy
 from unmask.training.run.resuming import warn_of_another_machine
 

@@ -36,7 +36,8 @@ from unmask.io.writing import (
 )
 from unmask.training.run.checkpoint import list_steps
 from unmask.training.run.environment import ENVIRONMENT, describe_budget_change, write_environment
-from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog
+from unmask.training.run.log import METRICS, TENSORBOARD, RunLog
+from unmask.training.run.messages import LOG
 from unmask.training.run.model_place import check_files
 from unmask.training.run.resuming import DATA, Changes, find_changes, warn_of_another_machine
 

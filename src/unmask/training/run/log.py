@@ -1,4 +1,4 @@
-"""What a run writes about itself: `metrics.jsonl`, the same figures as TensorBoard events, and `log.txt`.
+"""What a run writes about itself: `metrics.jsonl`, the same figures as TensorBoard events, and its messages.
 
 `metrics.jsonl` is authoritative, and valid JSON on every line: a figure that is not finite (a loss that overflowed) is
 written as null. Each row is written in one piece, so that a kill cuts short at most the last line.
@@ -10,19 +10,18 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.paths import CHECKPOINTS
-from unmask.io.progress import NamingLevel, Progress, standard_error, write_line
+from unmask.io.progress import Progress
 from unmask.io.writing import as_output_error, refuse_special, sha256, writing
+from unmask.training.run.messages import logging_messages, open_to_append, write_whole
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -30,68 +29,11 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 METRICS_BEFORE = f"{METRICS}.before"
 """The rows of the newest attempt that has left no checkpoint."""
-LOG = "log.txt"
 TENSORBOARD = "tensorboard"
 
 _RESTORE = "restore the file, or move it away, and the run continues without its earlier figures"
 
-HIDDEN = "is_hidden"
-"""The attribute of a log record that is written to files, and not shown on standard error."""
-
 logger = logging.getLogger("unmask")
-
-_levels: list[int] = []
-"""The level of the logger as each log that is open was opened: the last one that is closed restores the first."""
-
-
-@contextmanager
-def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
-    """A block in which what is logged to the logger `unmask` goes to `log.txt`: at INFO and above, unless the logger
-    has a level of its own.
-
-    Args:
-        directory: it exists. Lines are added to those already there.
-        echo: True shows them on standard error too, unless a handler of the program does, such as `basicConfig` makes.
-
-    Yields:
-        The handler that shows them there.
-
-    Raises:
-        OutputError: the disk is full, or the directory cannot be written.
-    """
-    shown = _Echo()
-    shown.setFormatter(NamingLevel())
-    handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo and not showing_handlers() else [])]
-    for handler in handlers:
-        logger.addHandler(handler)
-    _levels.append(logger.level)
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
-    try:
-        yield shown
-    finally:
-        former_level = _levels[0]
-        _levels.pop()
-        if not _levels and logger.level == logging.INFO:  # else the program has set another meanwhile
-            logger.setLevel(former_level)
-        for handler in handlers:
-            logger.removeHandler(handler)
-            handler.close()
-
-
-def showing_handlers() -> list[logging.Handler]:
-    """Those of the program that show what is logged, at INFO and above, on standard output or standard error."""
-    return [
-        handler
-        for handler in (*logger.handlers, *(logging.root.handlers if logger.propagate else ()))
-        if _stream_of(handler) in (sys.stdout, sys.stderr) and handler.level <= logging.INFO
-    ]
-
-
-def _stream_of(handler: logging.Handler) -> object:
-    if isinstance(handler, logging.StreamHandler):
-        return handler.stream
-    return getattr(getattr(handler, "console", handler), "file", handler)  # of rich's, which is no StreamHandler
 
 
 class RunLog:
@@ -115,7 +57,7 @@ class RunLog:
         self._purge_step: int | None = None
         self._events: SummaryWriter | None = None
         _end_whole(self._path)
-        self._metrics = _open_to_append(self._path)
+        self._metrics = open_to_append(self._path)
         with ExitStack() as opened:
             opened.callback(lambda: self._metrics.close())
             self._echo = opened.enter_context(logging_messages(directory, echo))
@@ -239,7 +181,7 @@ class RunLog:
 
     def _reopen(self) -> None:
         self._metrics.close()
-        self._metrics = _open_to_append(self._path)
+        self._metrics = open_to_append(self._path)
 
     def digest(self) -> str:
         """The SHA-256 of the rows so far, which are then on the disk: no checkpoint that names it outlives them."""
@@ -261,7 +203,7 @@ class RunLog:
 
     def _write(self, place: dict[str, int], scalars: dict[str, float], *, in_events: bool = True) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-        _write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
+        write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
         if not in_events:
             return
         directory = self._directory / TENSORBOARD
@@ -301,51 +243,6 @@ def _date_before_now(events: Path) -> None:
             continue
         date = min(date - 1, int(begin))
         os.replace(path, path.with_name(f"events.out.tfevents.{date:010d}.{rest}"))
-
-
-class _LogFile(logging.Handler):
-    """Log messages in a file, each with its time; unlike `logging.FileHandler` it fails on a full disk."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S%z"))
-        self._path = path
-        self._file = _open_to_append(path)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _write_whole(self._file, self._path, self.format(record) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _Echo(logging.Handler):
-    """Log messages on standard error, above the progress bar where one is shown."""
-
-    progress: Progress | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, HIDDEN, False):
-            return
-        text = self.format(record)
-        if self.progress is None:
-            write_line(text, None, standard_error())
-        else:
-            self.progress.note(text)
-
-
-def _open_to_append(path: Path) -> FileIO:
-    with as_output_error(path):
-        refuse_special(path)
-        return open(path, "ab", buffering=0)
-
-
-def _write_whole(file: FileIO, path: Path, line: str) -> None:
-    rest = line.encode("utf-8", errors="backslashreplace")
-    with as_output_error(path):
-        while rest:  # once, unless the disk fills up within the line: the next write then says so
-            rest = rest[file.write(rest) :]
 
 
 def is_of_training(row: Mapping[str, Any]) -> bool:

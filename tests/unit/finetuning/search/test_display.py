@@ -12,7 +12,7 @@ import pytest
 
 from support.files import Terminal
 from unmask.finetuning.search.display import TrialsDisplay, warning_once
-from unmask.training.run.log import logging_messages
+from unmask.training.run.messages import logging_messages
 
 
 def show_all(directory: Path, stream: io.StringIO) -> str:

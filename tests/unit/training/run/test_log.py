@@ -1,4 +1,4 @@
-"""The log of a run: rows that stay valid whatever happens, what a resumed run takes back, a logger left as found."""
+"""The log of a run: rows that stay valid whatever happens, what a resumed run takes back."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import json
 import logging
 import math
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.logging import RichHandler
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from unmask.errors import InputError, OutputError
@@ -240,23 +237,6 @@ def test_rows_that_are_not_those_of_the_checkpoint_are_refused(
         assert len(caplog.messages) == 1
 
 
-def test_log_text_has_a_time_and_the_logger_is_left_as_it_was_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    handlers, level = list(logger.handlers), logger.level
-    with RunLog(tmp_path):
-        logger.info("saved %s", "말뭉치")
-        logging.getLogger("unmask.data").warning("a path: \udc80")
-        logger.debug("too fine")
-    logger.warning("after")
-    lines = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} INFO saved 말뭉치", lines[0])
-    assert lines[1].endswith(r"WARNING a path: \udc80")
-    assert (logger.handlers, logger.level) == (handlers, level)
-    assert "saved" not in "".join(capsys.readouterr())
-
-
 def test_importing_configures_no_logging_and_imports_no_torch() -> None:
     code = (
         "import logging, sys, unmask.training.run.log\n"
@@ -278,64 +258,9 @@ def test_echo_goes_to_standard_error_and_then_above_the_bar(tmp_path: Path, caps
     assert stream.getvalue() == "above it\n"
 
 
-def test_the_level_that_a_program_gives_the_logger_holds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.ERROR, "unmask")
-    with RunLog(tmp_path, echo=True):
-        logger.info("steps")
-        logger.error("a fault")
-    assert capsys.readouterr().err == "error: a fault\n"
-    assert logger.level == logging.ERROR
-    logger.setLevel(logging.NOTSET)
-    with RunLog(tmp_path):
-        logger.setLevel(logging.WARNING)
-    assert logger.level == logging.WARNING
-
-
-def test_what_a_handler_of_the_program_shows_is_not_shown_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    handler = logging.StreamHandler()
-    logging.root.addHandler(handler)
-    with RunLog(tmp_path, echo=True):
-        logger.info("once")
-    assert capsys.readouterr().err == "once\n"
-    handler.setLevel(logging.ERROR)  # it does not show what is shown here
-    with RunLog(tmp_path, echo=True):
-        logger.info("once more")
-    handler.setLevel(logging.NOTSET)
-    logger.propagate = False  # nor does what never reaches it
-    with RunLog(tmp_path, echo=True):
-        logger.info("and once more")
-    logger.propagate = True
-    logging.root.removeHandler(handler)
-    assert capsys.readouterr().err == "once more\nand once more\n"
-
-
-def test_what_richs_handler_shows_is_not_shown_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    handler = RichHandler(console=Console(stderr=True))
-    logging.root.addHandler(handler)
-    with RunLog(tmp_path, echo=True):
-        logger.info("once")
-    logging.root.removeHandler(handler)
-    assert capsys.readouterr().err.count("once") == 1
-
-
-def test_of_two_logs_the_last_one_that_ends_restores_the_level(tmp_path: Path) -> None:
-    level = logger.level
-    (tmp_path / "first").mkdir()
-    first, second = RunLog(tmp_path / "first"), RunLog(tmp_path)
-    first.close()
-    logger.info("of the second")
-    second.close()
-    assert "INFO of the second" in (tmp_path / "log.txt").read_text(encoding="utf-8")
-    assert logger.level == level
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to stand in for a full disk")
 def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.training.run.log.refuse_special", lambda *arguments: None)
+    monkeypatch.setattr("unmask.training.run.messages.refuse_special", lambda *arguments: None)
     for name in ("metrics.jsonl", "log.txt"):
         (tmp_path / name).symlink_to("/dev/full")
     with RunLog(tmp_path) as log:
@@ -350,7 +275,7 @@ def test_a_row_that_the_system_takes_in_parts_is_whole(tmp_path: Path, monkeypat
         def write(self, piece: bytes) -> int:  # type: ignore[override]
             return super().write(piece[:3])
 
-    monkeypatch.setattr("unmask.training.run.log._open_to_append", lambda path: InParts(path, "a"))
+    monkeypatch.setattr("unmask.training.run.log.open_to_append", lambda path: InParts(path, "a"))
     write_steps(tmp_path, range(1, 3))
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
 
