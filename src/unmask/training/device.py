@@ -157,7 +157,7 @@ def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
     """Finds the device and precision that a recipe names.
 
     A GPU that cannot be used (one that this build of PyTorch has no kernels for, or one that is full) is passed over by
-    `auto`, and a GPU with little free memory is used: both with a warning in the log.
+    `auto`, a GPU with little free memory is used, and so is bf16 where it is slow: each with a warning in the log.
 
     Args:
         device: `auto` (a GPU where there is one), `cpu` or `cuda`.
@@ -185,6 +185,8 @@ def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
         return Compute(chosen, torch.float32, "as the recipe says")
     has_bf16, what = _computes_bf16(gpu)
     if precision == "bf16":
+        if not has_bf16:
+            _warn(f"precision=bf16 takes longer than fp32 here, on a processor many times: {what}; give fp32")
         return Compute(chosen, torch.bfloat16, f"as the recipe says; {what}")
     return Compute(chosen, torch.bfloat16 if has_bf16 else torch.float32, what)
 

@@ -184,12 +184,17 @@ def test_what_a_build_runs_on(capability: tuple[int, int], architectures: list[s
 # ---- Which precision
 
 
-def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(monkeypatch: Patch) -> None:
+def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(
+    monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
     pretend_gpu(monkeypatch, name="Tesla T4", capability=(7, 5))
     compute = choose_compute("auto")
     assert compute.dtype == torch.float32
     assert compute.reason == "a GPU of compute capability 7.5 is slow in bf16, which begins with 8.0"
-    assert choose_compute("auto", "bf16").dtype == torch.bfloat16
+    with caplog.at_level("WARNING"):
+        assert choose_compute("auto", "bf16").dtype == torch.bfloat16
+    assert "precision=bf16 takes longer than fp32 here" in caplog.text
+    assert "7.5 is slow in bf16, which begins with 8.0; give fp32" in caplog.text
 
 
 @pytest.mark.parametrize(
