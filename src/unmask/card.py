@@ -26,7 +26,8 @@ from unmask.io.json_files import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.progress import human_number, named
 from unmask.io.writing import write_text
-from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in, read_any_config
+from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in
+from unmask.models.hub.headers import read_any_config
 from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe

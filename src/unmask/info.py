@@ -5,14 +5,12 @@ Reads manifests, configurations and headers only: torch is not imported, and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
-from safetensors import SafetensorError, safe_open
 
 from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError
@@ -40,7 +38,8 @@ from unmask.io.paths import (
 )
 from unmask.io.progress import human_bytes, human_count, named
 from unmask.io.writing import UNFINISHED
-from unmask.models.hub.config import MADE_BY, family_in, read_any_config, read_class
+from unmask.models.hub.config import MADE_BY, family_in
+from unmask.models.hub.headers import is_google, num_parameters, read_any_config, refusal_of
 from unmask.models.hub.uses import commands_for, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
@@ -168,18 +167,18 @@ def _describe_store(path: Path) -> dict[str, Any]:
 def describe_model(path: Path) -> dict[str, Any]:
     """As `describe`, of a directory that is taken for a model, whatever else is in it; without `kind` and `path`."""
     config = read_any_config(path)
-    is_google = not (path / CONFIGS[0]).is_file()
-    refusal = None if is_google else _refusal(path, config)
+    refusal, family = refusal_of(path, config), family_in(config)
     use = None if refusal is not None else use_of(config)
+    named, model_type = config.get("architectures"), config.get("model_type")
+    if family is not None and is_google(path):
+        named, model_type = [f"{family.title}, a checkpoint of Google's TensorFlow code"], family.model_type
     description: dict[str, Any] = {
-        "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
-        if is_google
-        else config.get("architectures"),
-        "model_type": "bert" if is_google else config.get("model_type"),
+        "architectures": named,
+        "model_type": model_type,
         **({} if refusal is None else {"does_not_load": refusal}),
         **({} if use is None else {"is": use.kind, "commands": list(commands_for(path, use))}),
         **({"format": "ONNX"} if is_onnx(path) else {}),
-        "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
+        "num_parameters": num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},
         **{name: config[its_name] for name, its_name in _renamed_sizes(config).items() if its_name in config},
@@ -194,7 +193,7 @@ def describe_model(path: Path) -> dict[str, Any]:
     if MADE_BY in config:
         description["made_by"] = config[MADE_BY]
     if (path / SPAN_BOUNDARY).is_file():
-        description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
+        description["span_boundary_head"] = {"num_parameters": num_parameters([path / SPAN_BOUNDARY])}
     if holds_model(path / GENERATOR):
         generator = describe_model(path / GENERATOR)
         description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
@@ -206,40 +205,11 @@ def describe_model(path: Path) -> dict[str, Any]:
     return description
 
 
-def _refusal(path: Path, config: Mapping[str, Any]) -> str | None:
-    """Why a model does not load, as far as its `config.json` says; None where it says nothing against it."""
-    try:
-        read_class(path / CONFIGS[0], config, set)
-    except ModelError as error:
-        return str(error)
-    return None
-
-
 def _renamed_sizes(config: Mapping[str, Any]) -> dict[str, str]:
     """Sizes that the family of a `config.json` has under other keys, such as GPT-1's `n_embd`."""
     family = family_in(config)
     keys = {} if family is None else family.keys
     return {ours: keys[ours] for ours in SIZES if keys.get(ours, ours) != ours}
-
-
-def _num_parameters(files: Sequence[Path]) -> int | None:
-    """How many numbers the weights have, from the headers of safetensors files; None where there are no files."""
-    if not files:
-        return None
-    return sum(map(_num_in, files))
-
-
-def _num_in(path: Path) -> int:
-    try:
-        with safe_open(path, "np") as file:
-            tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
-            return sum(prod(tensor.get_shape()) for tensor in tensors if tensor.get_dtype() in FLOATS)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: cut short or damaged ({error}): get it again from where it came") from error
-
-
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Types of parameters; old directories keep position ids beside them, as integers."""
 
 
 def _describe_tokenizer(path: Path) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
 
 from unmask.models.google.tensor_bundle import MAGIC, masked_crc32c
 
@@ -58,3 +62,25 @@ def table_of(
         index.append((part[-1][0], append(block_of(part, restart_every))))
     handles = append(block_of([], 1)) + append(block_of(index, 1))
     return file + handles.ljust(40, b"\0") + MAGIC
+
+
+Variables = dict[str, np.ndarray] | Iterable[str]
+
+
+def write_checkpoint(
+    directory: Path, variables: Variables, config: dict[str, object] | None = None, name: str = "m.ckpt"
+) -> Path:
+    """Writes a checkpoint; variables without an array get one number."""
+    arrays = variables if isinstance(variables, dict) else {name: np.zeros(1) for name in variables}
+    data = b""
+    items = {b"": field(1, 1)}
+    for variable, array in arrays.items():
+        raw = array.astype("<f4").tobytes()
+        shape = b"".join(field(2, field(1, size)) for size in array.shape)
+        place = field(4, len(data)) + field(5, len(raw))
+        items[variable.encode()] = field(1, 1) + field(2, shape) + place + checksum_field(raw)
+        data += raw
+    (directory / "bert_config.json").write_text(json.dumps(config or {}), "utf-8")
+    (directory / f"{name}.index").write_bytes(table_of(items))
+    (directory / f"{name}.data-00000-of-00001").write_bytes(data)
+    return directory

@@ -10,7 +10,7 @@ Google's code has had two forms of `gelu`, exact and by tanh; `transformers` rea
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.io.json_files import read_object
 from unmask.io.progress import listed
-from unmask.models.google.tensor_bundle import open_bundle
+from unmask.models.google.tensor_bundle import TensorBundle, open_bundle
 from unmask.models.hub.config import label_config
 
 CONFIG = "bert_config.json"
@@ -104,20 +104,30 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
             has variables that neither BERT nor ELECTRA has.
     """
     given = read_object(directory / CONFIG, ModelError)
-    index = find_index(directory)
-    bundle = open_bundle(index)
+    bundle = open_bundle(find_index(directory))
+    weights = {}
+    for name in _variables_of(bundle):
+        tensor = bundle.read(name)
+        weights[_weight_name(name)] = tensor.T if name.endswith(TRANSPOSED) and tensor.ndim == 2 else tensor
+    return _config(given, weights), weights
+
+
+def architecture_in(directory: Path) -> str:
+    """The class of a directory's checkpoint, by its index alone. Raises ModelError as `read_google_checkpoint`."""
+    return _architecture_of([_weight_name(name) for name in _variables_of(open_bundle(find_index(directory)))])
+
+
+def _variables_of(bundle: TensorBundle) -> list[str]:
+    """Those of the model. Raises ModelError if there are others, or none."""
     names = [name for name in bundle.entries if not NOT_OF_THE_MODEL.fullmatch(name)]
     foreign = [name for name in names if not name.startswith(BEGINNINGS) or name.split("/")[-1] not in ENDINGS]
     if foreign or not names:
         raise ModelError(
-            f"{index}: expected the variables of Google's BERT or ELECTRA, such as bert/pooler/dense/kernel, and found "
-            f"{listed(foreign, 3) or 'none'}: convert the model with the code that made it, or name another directory"
+            f"{bundle.index}: expected the variables of Google's BERT or ELECTRA, such as bert/pooler/dense/kernel, "
+            f"and found {listed(foreign, 3) or 'none'}: convert the model with the code that made it, or name another "
+            "directory"
         )
-    weights = {}
-    for name in names:
-        tensor = bundle.read(name)
-        weights[_weight_name(name)] = tensor.T if name.endswith(TRANSPOSED) and tensor.ndim == 2 else tensor
-    return _config(given, weights), weights
+    return names
 
 
 def _weight_name(variable: str) -> str:
@@ -127,9 +137,13 @@ def _weight_name(variable: str) -> str:
     return ".".join([*modules, ENDINGS[ending]])
 
 
+def _architecture_of(weights: Collection[str]) -> str:
+    return next(found for start, found in ARCHITECTURES if any(name.startswith(start) for name in weights))
+
+
 def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """`config.json`, from `bert_config.json` and, for what that does not say, from the weights."""
-    architecture = next(found for start, found in ARCHITECTURES if any(name.startswith(start) for name in weights))
+    architecture = _architecture_of(weights)
     config = {
         **TRANSFORMERS_DEFAULTS,
         **given,

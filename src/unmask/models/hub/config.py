@@ -13,8 +13,6 @@ from typing import Any, Literal, cast, get_args
 from pydantic import ValidationError
 
 from unmask.errors import ModelError
-from unmask.io.json_files import read_object
-from unmask.io.paths import CONFIGS
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family, HeadKind, ModelClass, Part
@@ -78,14 +76,6 @@ def family_in(config: Mapping[str, Any]) -> Family | None:
     """The family of `architectures[0]`; None where that is no class that is known here."""
     found = class_in(config)
     return None if found is None else found[0]
-
-
-def read_any_config(directory: Path) -> dict[str, Any]:
-    """`config.json`; or Google's `bert_config.json` with `architectures`, which it does not name. The directory has one
-    of `CONFIGS`. Raises ModelError if it cannot be read."""
-    path = next(directory / name for name in CONFIGS if (directory / name).is_file())
-    config = read_object(path, ModelError)
-    return config if path.name == CONFIGS[0] else {**config, "architectures": ["BertForPreTraining"]}
 
 
 def read_class(

@@ -23,8 +23,8 @@ from unmask.inference.predictor import load_predictor, predictor_of
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, GENERATOR, MODEL, RECIPE, is_onnx, model_directory
 from unmask.io.writing import temporary_directory
 from unmask.models.family import Family
-from unmask.models.hub.config import family_in, read_any_config
-from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, commands_for, use_of
+from unmask.models.hub.source import open_source
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, commands_for, use_of_class
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.engine.answerers import (
     GenerationAnswerer,
@@ -172,8 +172,8 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
         task = TaskAnswerer(load_predictor(path, precision=precision))
         return ServedModel(name, Path(path), precision, (_endpoint_of(task),), {"task": task})
     directory = model_directory(path)
-    config = read_any_config(directory)
-    commands = commands_for(directory, use_of(config)) or ("features",)  # which says why a class does not load
+    source = open_source(directory)
+    commands = commands_for(directory, use_of_class(source.model_class, source.config))
     found = {command: its for command, its in _OF_COMMANDS.items() if command in commands}
     main = next(iter(found))
     opened = open_directory(directory, _KINDS.get(main), precision=precision)
@@ -185,7 +185,7 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     endpoints += [endpoint for *_, its in found.values() for endpoint in its]
     model = ServedModel(name, directory, precision, (*endpoints, "tokenize"), answerers)
     if not is_onnx(directory):
-        model.endpoints += _looks(model, family_in(config))
+        model.endpoints += _looks(model, source.family)
     return model
 
 
@@ -193,10 +193,10 @@ def _endpoint_of(task: TaskAnswerer) -> str:
     return FACTS[task.predictor.task.kind].endpoint
 
 
-def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:
+def _looks(model: ServedModel, family: Family) -> tuple[str, ...]:
     """The endpoints of `unmask.serving.inspecting` that a model of a family has."""
     main = model.endpoints[0]
-    attends = family is not None and not family.is_recurrent
+    attends = not family.is_recurrent
     run = model.directory.parent
     is_of_run = model.directory.name == MODEL and (run / RECIPE).is_file()
     looks = {

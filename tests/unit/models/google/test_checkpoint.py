@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,10 @@ from safetensors.torch import load_file
 from transformers import BertConfig, ElectraConfig, ElectraForPreTraining
 
 from support.sizes import sizes_of
-from support.tensorflow_files import checksum_field, field, table_of
+from support.tensorflow_files import write_checkpoint
 from support.tensors import assert_equal
 from unmask.errors import ModelError
-from unmask.models.google.checkpoint import find_index, is_google_checkpoint, read_google_checkpoint
+from unmask.models.google.checkpoint import architecture_in, find_index, is_google_checkpoint, read_google_checkpoint
 from unmask.models.google.tensor_bundle import open_bundle
 
 
@@ -25,28 +24,6 @@ from unmask.models.google.tensor_bundle import open_bundle
 def released(repository: Path, tmp_path: Path) -> Path:
     """A copy of what `tests/golden/make_tensorflow_checkpoint.py` made with TensorFlow."""
     return shutil.copytree(repository / "tests" / "golden" / "tensorflow_checkpoint", tmp_path / "released")
-
-
-Variables = dict[str, np.ndarray] | Iterable[str]
-
-
-def write_checkpoint(
-    directory: Path, variables: Variables, config: dict[str, object] | None = None, name: str = "m.ckpt"
-) -> Path:
-    """Writes a checkpoint; variables without an array get one number."""
-    arrays = variables if isinstance(variables, dict) else {name: np.zeros(1) for name in variables}
-    data = b""
-    items = {b"": field(1, 1)}
-    for variable, array in arrays.items():
-        raw = array.astype("<f4").tobytes()
-        shape = b"".join(field(2, field(1, size)) for size in array.shape)
-        place = field(4, len(data)) + field(5, len(raw))
-        items[variable.encode()] = field(1, 1) + field(2, shape) + place + checksum_field(raw)
-        data += raw
-    (directory / "bert_config.json").write_text(json.dumps(config or {}), "utf-8")
-    (directory / f"{name}.index").write_bytes(table_of(items))
-    (directory / f"{name}.data-00000-of-00001").write_bytes(data)
-    return directory
 
 
 def place_of(entry: dict[int, list[int | bytes]]) -> tuple[int, int]:
@@ -139,8 +116,9 @@ ENCODER = ("bert/pooler/dense/bias",)
     ],
 )
 def test_the_heads_make_the_architecture(tmp_path: Path, variables: tuple[str, ...], architecture: str) -> None:
-    config, weights = read_google_checkpoint(write_checkpoint(tmp_path, variables))
-    assert config["architectures"] == [architecture]
+    directory = write_checkpoint(tmp_path, variables)
+    config, weights = read_google_checkpoint(directory)
+    assert config["architectures"] == [architecture] == [architecture_in(directory)]
     assert config["model_type"] == ("electra" if architecture.startswith("Electra") else "bert")
     assert len(weights) == len(variables)
 

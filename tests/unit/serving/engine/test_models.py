@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from support.tensorflow_files import write_checkpoint
 from support.untrained import save_discriminator, save_masked_lm, save_task_model
 from unmask.corpus import segmenters
 from unmask.errors import SettingsError
@@ -17,6 +20,7 @@ from unmask.finetuning.run import save_finetuned
 from unmask.inference.opening import Opened
 from unmask.info import describe
 from unmask.io.paths import GENERATOR
+from unmask.models.google.tensor_bundle import open_bundle
 from unmask.models.hub.directory import load_encoder
 from unmask.serving.engine import models
 from unmask.serving.engine.answerers import MaskAnswerer
@@ -46,6 +50,26 @@ def test_a_bert_of_google_is_looked_into_as_any_other() -> None:
     endpoints = open_model("google", GOOGLE, "fp32").endpoints
     assert endpoints[0] == "fill-mask"
     assert {"attention", "layers"} <= set(endpoints)
+
+
+def test_a_class_that_is_found_by_the_weights_is_served_as_one_that_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    config = json.loads((directory / "config.json").read_text())
+    del config["architectures"]
+    (directory / "config.json").write_text(json.dumps(config))
+    assert open_model("its", directory, "fp32").endpoints == open_model("named", tiny_model, "fp32").endpoints
+    assert describe(directory)["commands"] == describe(tiny_model)["commands"]
+
+
+def test_a_fine_tuned_bert_of_google_is_served_as_one(tmp_path: Path) -> None:
+    bundle = open_bundle(GOOGLE / "bert_model.ckpt.index")
+    variables = {name: bundle.read(name).numpy() for name in bundle.entries if re.fullmatch(r"bert/((?!adam).)*", name)}
+    config = json.loads((GOOGLE / "bert_config.json").read_text())
+    variables |= {"output_weights": np.zeros((2, config["hidden_size"])), "output_bias": np.zeros(2)}
+    directory = write_checkpoint(tmp_path, variables, config)
+    shutil.copy(GOOGLE / "vocab.txt", directory)
+    assert open_model("its", directory, "fp32").endpoints[0] == "classify"
+    assert describe(directory)["is"] == "a fine-tuned model"
 
 
 def test_a_model_whose_segmenter_is_missing_is_refused_at_the_start(
