@@ -12,8 +12,10 @@ from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier
 from unmask.models.heads.layer_mixture import ELMOS
 from unmask.models.hub.directory import load_model
+from unmask.models.hub.files import HEAD_WEIGHTS
 from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.hub.uses import FINE_TUNED
+from unmask.models.hub.weight_names import fill_weights, own_names
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task, TaskModule
 
@@ -23,7 +25,7 @@ def module_on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Enco
     task.classifier_dropout is set.
 
     Raises:
-        ModelError: the model has no such head.
+        ModelError: the model has no such head, or its weights do not fit.
     """
     loaded = load_model(source, FINE_TUNED)
     _check_kept_head(settings, task, loaded, source.directory)
@@ -34,7 +36,10 @@ def module_on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Enco
     head = module.head
     if loaded.head is not None and isinstance(head, WindowClassifier):  # one that learns to weigh windows from now on
         head = head.classifier
-    head.load_state_dict(loaded.head.state_dict() if loaded.head is not None else loaded.head_weights or {})
+    if loaded.head is not None:
+        head.load_state_dict(loaded.head.state_dict())
+    elif loaded.head_weights is not None:
+        fill_weights([head], own_names(head), loaded.head_weights, source.directory / HEAD_WEIGHTS, ())
     return module
 
 

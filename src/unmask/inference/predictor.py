@@ -25,7 +25,9 @@ from unmask.io.paths import as_path, check_writable, is_onnx
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row
 from unmask.io.writing import refuse_inputs_inside, writing
+from unmask.models.hub.files import HEAD_WEIGHTS
 from unmask.models.hub.uses import FINE_TUNED, check_segments
+from unmask.models.hub.weight_names import fill_weights, own_names
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
@@ -202,7 +204,7 @@ def predictor_of(opened: Opened, task: str | None = None) -> Predictor:
         module = OnnxModule(module, directory)
     else:
         if loaded.head_weights is not None:
-            module.head.load_state_dict(loaded.head_weights)
+            fill_weights([module.head], own_names(module.head), loaded.head_weights, directory / HEAD_WEIGHTS, ())
         module = module.to(compute.device).eval()
         compute = freeze(module, compute)  # the head may be the task's own
     return Predictor(

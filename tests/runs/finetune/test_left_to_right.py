@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.files import write, write_rows
+from support.model_files import edit_weights, with_one
 from support.untrained import save_language_model
 from unmask.errors import ModelError
 from unmask.finetuning.run import finetune
@@ -77,6 +78,9 @@ def test_a_kept_head_is_that_of_the_same_kind(tmp_path: Path, language_model: Pa
     finetune(again, ["keep_head=true"], out=tmp_path / "again")
     with pytest.raises(ModelError, match=r"the recipe has task\.bilstm_size=7:"):
         finetune(again, ["keep_head=true", "task.bilstm_size=7"], out=tmp_path / "other")
+    edit_weights(model, with_one("odd", torch.zeros(1)), "head.safetensors")
+    with pytest.raises(ModelError, match=r"head\.safetensors: the weights do not fit config\.json: odd is left over"):
+        finetune(again, ["keep_head=true"], out=tmp_path / "other")
     with pytest.raises(
         ModelError, match=r"made with task\.encoder_top=bilstm .*, and the recipe has task\.encoder_top=none"
     ):

@@ -19,7 +19,7 @@ import torch
 
 from support.commands import type_in
 from support.files import write, write_rows
-from support.model_files import edit_config
+from support.model_files import edit_config, edit_weights, with_one
 from support.sizes import small
 from support.tasks import new_task
 from support.untrained import save_language_model, save_task_model
@@ -506,6 +506,13 @@ def test_the_progress_of_a_file_is_a_share_of_its_inputs(
     write_predictions(single, "-", tmp_path / "piped.jsonl")
     assert "predicting: 5 inputs" in capsys.readouterr().err
     assert (tmp_path / "piped.jsonl").read_bytes() == (tmp_path / "answers.jsonl").read_bytes()
+
+
+def test_a_head_that_its_task_builds_is_read_as_strictly(tiny_model: Path, tmp_path: Path) -> None:
+    model = save_classifier(tmp_path / "model", tiny_model, ColumnSettings(), encoder_top="bilstm", bilstm_size=4)
+    edit_weights(model, with_one("bilstm.layers.0.bias_hh_l0", torch.zeros(3)), "head.safetensors")
+    with pytest.raises(ModelError, match=r"head\.safetensors: .*bias_hh_l0 has the shape \(3,\), expected \(16,\)"):
+        load_predictor(model)
 
 
 def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_model: Path, tmp_path: Path) -> None:

@@ -68,12 +68,14 @@ def own_names(module: nn.Module) -> dict[nn.Parameter, WeightPlace]:
 def split(place: WeightPlace, tensor: Tensor) -> dict[str, Tensor]:
     """A tensor (a weight or its gradient) under its names in the layout, in the shapes that it has there."""
     stored = tensor.t() if place.transposed else tensor
-    return dict(zip(place.names, torch.chunk(stored, len(place.names)), strict=True))
+    parts = torch.chunk(stored, len(place.names)) if len(place.names) > 1 else (stored,)  # which may be a number
+    return dict(zip(place.names, parts, strict=True))
 
 
 def join(place: WeightPlace, weights: Mapping[str, Tensor]) -> Tensor:
     """The opposite of `split`: a float32 copy of a place's tensor."""
-    stored = torch.cat([weights[name].to(torch.float32) for name in place.names])
+    first, *more = (weights[name].to(torch.float32) for name in place.names)
+    stored = torch.cat([first, *more]) if more else first.clone()
     return stored.t().contiguous() if place.transposed else stored
 
 
