@@ -6,6 +6,7 @@ class for: LSTMs and ELMo.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -29,6 +30,9 @@ TRAINED_LENGTH = "unmask_trained_length"
 """The key for the longest sequence of pre-training, in tokens, where the model has more positions than that."""
 MADE_BY = "unmask_made_by"
 """The key for how a model was made of others, or of a run, by something else than training: `command`, `of`, `step`."""
+
+_MOST_LABELS = 2**20
+"""Of those that `num_labels` alone stands for."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "is_decoder": (False, "an encoder"),
@@ -184,14 +188,19 @@ def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
 
 def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels in the order of the logits; if there are none, `num_labels` unnamed ones, or two, as in
-    `transformers`. Raises ModelError if `id2label` does not name a label of its own for each of 0, 1 ..."""
-    number = config.get("num_labels", 2)
-    unnamed = {str(place): f"LABEL_{place}" for place in range(number if isinstance(number, int) else 2)}
-    named = unnamed if config.get("id2label") is None else config["id2label"]
+    `transformers`. Raises ModelError if `id2label` does not name a label of its own for each of 0, 1 ..., or
+    `num_labels` is not possible."""
+    named = config.get("id2label")
+    if named is None:
+        number = config.get("num_labels", 2)
+        if type(number) is not int or not 0 < number <= _MOST_LABELS:
+            raise ModelError(f"{path}: num_labels is {number!r}; expected an integer from 1 to {_MOST_LABELS:,}")
+        return tuple(f"LABEL_{place}" for place in range(number))
     if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise ModelError(f'{path}: id2label is {named!r}; expected a label for each of "0", "1" ...')
     labels = tuple(str(named[str(place)]) for place in range(len(named)))
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
+    twice = next((label for label, times in Counter(labels).items() if times > 1), None)
+    if twice is not None:
         raise ModelError(f"{path}: id2label names {twice!r} twice; expected a name of its own for each label")
     return labels
 

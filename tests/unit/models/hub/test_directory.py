@@ -267,6 +267,19 @@ def test_labels_are_in_the_order_of_their_numbers() -> None:
     assert labels_of(Path("config.json"), {"id2label": None, "num_labels": 3}) == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
+@pytest.mark.parametrize("number", [10**12, 0, None, "3"])
+def test_only_labels_that_are_there_take_memory(number: object) -> None:
+    assert labels_of(Path("config.json"), {"id2label": {"0": "a", "1": "b"}, "num_labels": number}) == ("a", "b")
+    with pytest.raises(ModelError, match=r"config\.json: num_labels is .*; expected an integer from 1 to 1,048,576"):
+        labels_of(Path("config.json"), {"num_labels": number})
+
+
+def test_two_labels_without_a_name_are_found_at_once_among_many() -> None:
+    named = {str(number): f"topic {number}" for number in range(200_000)} | {"200000": "", "200001": ""}
+    with pytest.raises(ModelError, match="names '' twice"):
+        labels_of(Path("config.json"), {"id2label": named})
+
+
 def test_a_directory_without_the_wanted_head_is_refused(classifier: Path) -> None:
     with pytest.raises(ModelError, match=r"\(BertForSequenceClassification\) is a fine-tuned model: expected a masked"):
         load_model(classifier, MASKED)
