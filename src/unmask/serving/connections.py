@@ -75,16 +75,21 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _RECEIVED if self.cycle is not None and self.cycle.more_body else _RECEIVED_OF_HEADERS
+        return _RECEIVED if self._expects_body else _RECEIVED_OF_HEADERS
+
+    @property
+    def _expects_body(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(_RECEIVED[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
+        is_of_body = self._expects_body  # and perhaps the beginning of the next request
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._header_bytes is not None:
+        if self._header_bytes is not None and not is_of_body:
             self._header_bytes += len(data)
             if self._header_bytes > _HEADER_BYTES:
                 self._refuse(431, f"the headers are over {_HEADER_BYTES:,} bytes")

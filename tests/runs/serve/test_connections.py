@@ -181,6 +181,18 @@ def test_headers_end_somewhere(served: Served) -> None:
     assert served.ask() == 200
 
 
+def test_a_body_does_not_count_as_headers_of_the_request_behind_it(served: Served) -> None:
+    body = json.dumps({"inputs": ["a b " * 25_000]}).encode()
+    with served.connect() as connection:
+        head = f"POST {TOKENIZE} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode())
+        time.sleep(0.1)  # the body comes in pieces of its own
+        connection.sendall(body + b"GET /health HTTP/1.1\r\nconnection: close\r\n")
+        time.sleep(0.1)
+        connection.sendall(b"\r\n")
+        assert re.findall(rb"HTTP/1\.1 (\d+)", read_all(connection)) == [b"200", b"200"]
+
+
 @pytest.mark.parametrize(("requests", "statuses"), [(9, [200] * 9), (100, [400])])
 def test_only_some_requests_wait_behind_another(requests: int, statuses: list[int], served: Served) -> None:
     with served.connect() as connection:
