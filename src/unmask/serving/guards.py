@@ -131,6 +131,9 @@ class Guards:
         except asyncio.CancelledError:  # by the server that ends; a client that leaves cancels nothing
             if not status:
                 await _refuse(send_guarded, 503, "the server is being stopped", "stopping")
+        except Exception:
+            if not status:
+                raise  # else the application has answered and logged it: Starlette raises it once more
         finally:
             self._held_bytes -= size
             self._unread_bytes -= answer_bytes
