@@ -23,11 +23,11 @@ from unmask.corpus.statistics import describe_losses
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.info import describe_model
 from unmask.io.json_files import read_object
-from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
+from unmask.io.paths import MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.progress import human_number, named
 from unmask.io.writing import write_text
 from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in
-from unmask.models.hub.headers import read_any_config
+from unmask.models.hub.headers import is_google, read_any_config
 from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -119,8 +119,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     Args:
         export: the ONNX file that the card is of; None: it is of the model itself.
     """
-    config = read_any_config(directory)
-    run = directory.parent
+    config, run = read_any_config(directory), directory.parent
     task = config.get("unmask_task", {}).get("name")
     recipe, made_here = _recipe_of(directory, is_tuned=task is not None)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
@@ -201,7 +200,7 @@ def _recipe_of(directory: Path, is_tuned: bool) -> tuple[PretrainRecipe | Finetu
 def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:
     """Whether `transformers` opens all of a model: it has a class for it, no head lies in a file of its own, and the
     weights are not TensorFlow's."""
-    return HEAD_KIND not in config and not _is_unknown_there(config) and (directory / CONFIGS[0]).is_file()
+    return HEAD_KIND not in config and not _is_unknown_there(config) and not is_google(directory)
 
 
 def _is_unknown_there(config: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def read_any_config(directory: Path) -> dict[str, Any]:
     weights where the file names none. The directory has one of `CONFIGS`. Raises ModelError if it cannot be read."""
     config = read_object(next(directory / name for name in CONFIGS if (directory / name).is_file()), ModelError)
     if is_google(directory) or not config.get("architectures"):
-        with suppress(ModelError):  # `refusal_of` tells it
+        with suppress(ModelError):  # `refusal_of` gives the reason
             config["architectures"] = [_class_of(directory, config)]
     return config
 
