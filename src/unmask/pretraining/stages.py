@@ -13,7 +13,7 @@ from unmask.training.state import TrainState
 logger = logging.getLogger("unmask")
 
 
-def stage_changer(module: TrainedModule, budget: TrainSettings) -> Callable[[TrainState, Schedule], bool] | None:
+def stage_changer(module: TrainedModule, settings: TrainSettings) -> Callable[[TrainState, Schedule], bool] | None:
     """A function that begins each stage of a run, with its own schedule, when the one before ends; None for one stage.
 
     It returns whether a stage has begun: the steps before it then get a metrics row of their own.
@@ -25,7 +25,7 @@ def stage_changer(module: TrainedModule, budget: TrainSettings) -> Callable[[Tra
     def change(state: TrainState, schedule: Schedule) -> bool:
         if schedule.stage is None:
             schedule.begin_stage(state.done, until_share=ends[0])
-        begins = module.stage + 1 < len(ends) and state.progress(budget) >= ends[module.stage]
+        begins = module.stage + 1 < len(ends) and state.progress(settings) >= ends[module.stage]
         if begins:
             module.begin_stage(module.stage + 1)
             logger.info("step %s: stage %s of %s begins", f"{state.step + 1:,}", module.stage + 1, len(ends))

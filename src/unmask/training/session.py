@@ -93,7 +93,7 @@ class RunContext:
 def run_session(
     learner: Learner,
     steps: StepSource,
-    settings: RunSettings,
+    recipe: RunSettings,
     context: RunContext,
     *,
     evaluate: Callable[[], dict[str, float]] | None,
@@ -115,7 +115,7 @@ def run_session(
     Args:
         learner: what is trained; its module is on the device, or anywhere with `train.shard`.
         steps: the batches of each step; they begin where the checkpoint is.
-        settings: of the run: `train`, `optimizer` and `schedule`.
+        recipe: of the run: `train`, `optimizer` and `schedule`.
         evaluate: measures the module on held-out data; None where there is none.
         lower_is_better: its figures of which less is better, besides the loss.
         evaluates_start: whether a new run is evaluated before its first step too, as step 0.
@@ -129,33 +129,34 @@ def run_session(
         UserError: the run has diverged, the memory does not hold a single sequence, the checkpoint is of another model,
             or `train.metric` is none of the figures.
     """
-    budget, module, compute, ranks = settings.train, learner.module, context.compute, context.ranks
-    if budget.patience is not None and evaluate is None:
-        raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
-    optimizer = _build_optimizer(module, settings, context)
-    average = None if budget.weight_averaging is None else WeightAverage(optimizer.optimizer, budget.weight_averaging)
+    settings, module, compute, ranks = recipe.train, learner.module, context.compute, context.ranks
+    if settings.patience is not None and evaluate is None:
+        raise SettingsError(f"train.patience={settings.patience} needs something to measure: give data.dev")
+    optimizer = _build_optimizer(module, recipe, context)
+    averaging = settings.weight_averaging
+    average = None if averaging is None else WeightAverage(optimizer.optimizer, averaging)
     state = _begin(module, optimizer, context)
     if context.checkpoint is not None:
-        log_resumed(state, budget, in_parts=in_parts)
-    log_limits(budget, settings.schedule, is_resumed=context.checkpoint is not None)
-    micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget), ranks)
-    if budget.micro_batch_size == "auto" and state.micro_batch_tokens is None:
+        log_resumed(state, settings, in_parts=in_parts)
+    log_limits(settings, recipe.schedule, is_resumed=context.checkpoint is not None)
+    micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(settings), ranks)
+    if settings.micro_batch_size == "auto" and state.micro_batch_tokens is None:
         micro_batches.choose(state)
-    divided = budget.shard
+    divided = settings.shard
     eager = EagerStepper(
-        module, optimizer.optimizer, budget.max_grad_norm, compute, settings.seed, ranks, is_divided=divided
+        module, optimizer.optimizer, settings.max_grad_norm, compute, recipe.seed, ranks, is_divided=divided
     )
-    stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
+    stepper, how = choose_stepper(eager, settings, steps.longest, compiles=compiles)
     logger.info(how)
     _rewind_log(context, state)
-    evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, lower_is_better)
-    session = Session(context, settings, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
-    progress_bar = Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget))
+    evaluations = Evaluations(module, evaluate, average, stepper, settings, context.log, ranks, lower_is_better)
+    session = Session(context, recipe, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
+    progress_bar = Progress(context.what, start_count=state.tokens, start_fraction=state.progress(settings))
     with keeping_freed_memory(compute.device), progress_bar as progress:
         context.log.echo_above(progress)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:
-            progress.update(state.progress(budget), state.tokens)
+            progress.update(state.progress(settings), state.tokens)
             micro_batches.begin_step()
             if change_stage is not None and change_stage(state, schedule):
                 session.log_rest(state)
@@ -167,27 +168,27 @@ def run_session(
             with session.writer, ranks.answered(beside_computing=True) if divided else nullcontext():
                 if evaluates_start and context.checkpoint is None:
                     evaluations(state)
-                train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
+                train(learner, micro_batches.steps(state), optimizer, stepper, settings, state, hooks, ranks=ranks)
                 session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
         finally:
-            progress.update(state.progress(budget), state.tokens)
+            progress.update(state.progress(settings), state.tokens)
     module.zero_grad(set_to_none=True)  # captured steps would keep theirs
-    log_shortfalls(state, budget, settings.schedule)
+    log_shortfalls(state, settings, recipe.schedule)
     return evaluations.give_final_weights(state)
 
 
-def _build_optimizer(module: TrainedModule, settings: RunSettings, context: RunContext) -> ScheduledOptimizer:
+def _build_optimizer(module: TrainedModule, recipe: RunSettings, context: RunContext) -> ScheduledOptimizer:
     """The optimizer of the module, which has the same weights in all processes and is wrapped as the recipe says."""
     if context.checkpoint is None:
         context.ranks.copy_tensors([*module.parameters(), *module.buffers()])
-    if settings.train.recompute:
+    if recipe.train.recompute:
         recompute_blocks(module)
-    if settings.train.shard:
+    if recipe.train.shard:
         shard(module, context.ranks, context.compute.device)
-    optimizer = build_optimizer(module, settings.optimizer, context.ranks)
-    return ScheduledOptimizer(optimizer, Schedule(settings.schedule))
+    optimizer = build_optimizer(module, recipe.optimizer, context.ranks)
+    return ScheduledOptimizer(optimizer, Schedule(recipe.schedule))
 
 
 def _begin(module: TrainedModule, optimizer: ScheduledOptimizer, context: RunContext) -> TrainState:

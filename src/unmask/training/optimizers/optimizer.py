@@ -183,13 +183,13 @@ class Schedule:
         self.stage = Stage(dict(done), until_share)
         self.warmup_end = None
 
-    def factor(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+    def factor(self, done: Mapping[str, float], train: TrainSettings) -> float:
         """The factor of the step about to be taken. Notes in `warmup_end` when the warm-up is over.
 
         Args:
             done: how much is done before it, as in `TrainSettings.share_done`.
         """
-        progress = self._progress(done, budget)
+        progress = self._progress(done, train)
         warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
         steps = done["steps"] - (0 if self.stage is None else self.stage.start["steps"])
         if warmup_ratio is not None and progress < warmup_ratio:
@@ -198,7 +198,7 @@ class Schedule:
             return steps / warmup_steps
         if self.warmup_end is None:
             self.warmup_end = dict(done)
-        end = self._progress(self.warmup_end, budget) if warmup_ratio is None else warmup_ratio
+        end = self._progress(self.warmup_end, train) if warmup_ratio is None else warmup_ratio
         rest = min(1.0, (progress - end) / max(1e-12, 1 - end))  # the share done of what follows the warm-up
         match self.settings.name:
             case "linear":
@@ -212,12 +212,12 @@ class Schedule:
             case "wsd":
                 return min(1.0, (1 - progress) / self.settings.decay_ratio)
 
-    def _progress(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+    def _progress(self, done: Mapping[str, float], train: TrainSettings) -> float:
         """The share done of the run, or of its stage."""
-        share = budget.share_done(done)
+        share = train.share_done(done)
         if self.stage is None:
             return share
-        begin = budget.share_done(self.stage.start)
+        begin = train.share_done(self.stage.start)
         return min(1.0, (share - begin) / max(1e-12, self.stage.until - begin))
 
 
@@ -228,9 +228,9 @@ class ScheduledOptimizer:
     optimizer: torch.optim.Optimizer
     schedule: Schedule
 
-    def set_rate(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+    def set_rate(self, done: Mapping[str, float], settings: TrainSettings) -> float:
         """Sets the learning rates of the step about to be taken, and returns that of the first group."""
-        factor = self.schedule.factor(done, budget)
+        factor = self.schedule.factor(done, settings)
         for group in self.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
         rate: float = self.optimizer.param_groups[0]["lr"]
