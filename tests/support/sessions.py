@@ -15,7 +15,6 @@ from unmask.io.signals import Interruption
 from unmask.models.trained import TrainedModule
 from unmask.packing.loader import Position
 from unmask.training.device import Compute
-from unmask.training.memory import StepSource
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.best import Ending
 from unmask.training.run.checkpoint import find_checkpoint
@@ -23,7 +22,7 @@ from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
 from unmask.training.settings import Cut, OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
-from unmask.training.steps import Learner
+from unmask.training.steps import Learner, StepSource
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from unmask.config import changed_keys
 from unmask.errors import InputError
 from unmask.experiments.compare import NOT_COMPARED
+from unmask.finetuning.search.seeds import Difference, difference_over_seeds
 from unmask.io.json_files import read_object
 from unmask.io.paths import RECIPE, RESULTS, as_path
 from unmask.io.progress import listed
@@ -19,7 +20,6 @@ from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.resuming import DATA
-from unmask.training.run.seeds import Difference, difference_over_seeds
 
 Recipe = PretrainRecipe | FinetuneRecipe
 

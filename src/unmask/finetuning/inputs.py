@@ -47,7 +47,7 @@ logger = logging.getLogger("unmask")
 
 @dataclass(frozen=True)
 class ExampleSteps:
-    """The steps of a run; see `unmask.training.memory.StepSource`. Batches are counted in units, which stay together.
+    """The steps of a run; see `unmask.training.steps.StepSource`. Batches are counted in units, which stay together.
 
     Attributes:
         loader: of the training examples.

@@ -25,7 +25,6 @@ from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
 from unmask.packing.templates import SequenceTemplate
 from unmask.pretraining.start import Start
-from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import BARE, TextTemplate
@@ -51,7 +50,7 @@ of several seeds differ by what they learnt alone."""
 
 
 class PretrainingSteps:
-    """The steps of a run; see `unmask.training.memory.StepSource`.
+    """The steps of a run; see `unmask.training.steps.StepSource`.
 
     The first step is made on construction.
 
@@ -203,7 +202,7 @@ def sequence_loader(
     if masking is not None:
         check_annotations(store, masking)
     is_static = settings.objective.is_static
-    cut = cut_of(settings.train, settings.packing, phase)
+    cut = settings.cut_of(phase)
     at_once = cut.micro_batch_size
     if held_out and settings.train.micro_batch_size == "auto":
         at_once = min(at_once, _HELD_OUT_AT_ONCE)

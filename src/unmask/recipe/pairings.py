@@ -10,8 +10,7 @@ from __future__ import annotations
 from unmask.models.families.table import ARCHITECTURES
 from unmask.objectives.settings_base import ObjectiveSettings, called
 from unmask.objectives.table import why_not_trained
-from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
-from unmask.training.settings import Cut, TrainSettings
+from unmask.packing.settings import PAIRED, PackingSettings
 
 
 def contradiction(
@@ -87,16 +86,4 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
         f"packing.format={packing.format} makes {PAIRED[packing.format]}, half of them with a second segment from "
         f"another document, and {objective.no_pair_objective} asks nothing about the two: fine as an ablation; "
         "packing.format=full_sentences or single_segment gives each sequence one text"
-    )
-
-
-def cut_of(train: TrainSettings, packing: PackingSettings, phase: PhaseSettings, number: int = 0) -> Cut:
-    """How a phase's steps are cut; the number is for the names of keys."""
-    own, batch_size = f"phases.{number}", phase.batch_size or train.batch_size
-    return Cut(
-        batch_size,
-        min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size),
-        phase.packing(packing).max_length,
-        f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size",
-        f"{own}.max_length" if phase.max_length else "packing.max_length",
     )

@@ -18,7 +18,7 @@ from unmask.models.sizes import AnyModelSettings
 from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
 from unmask.objectives.table import AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
-from unmask.recipe.pairings import contradiction, cut_of, why_not_tokenized
+from unmask.recipe.pairings import contradiction, why_not_tokenized
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import Cut, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
@@ -177,10 +177,21 @@ class PretrainRecipe(Settings):
         shares = (self.objective.rates(0.0, phase.causal_share).get(CAUSAL_SHARE, 0.0) for phase in self.all_phases)
         return any(0 < share < 1 for share in shares)
 
+    def cut_of(self, phase: PhaseSettings, number: int = 0) -> Cut:
+        """How a phase's steps are cut; the number is for the names of keys."""
+        own, batch_size = f"phases.{number}", phase.batch_size or self.train.batch_size
+        return Cut(
+            batch_size,
+            min(phase.micro_batch_size or self.train.micro_batch_of(batch_size), batch_size),
+            phase.packing(self.packing).max_length,
+            f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size",
+            f"{own}.max_length" if phase.max_length else "packing.max_length",
+        )
+
     @property
     def cuts(self) -> list[Cut]:
         """How the steps of each phase are cut."""
-        return [cut_of(self.train, self.packing, phase, number) for number, phase in enumerate(self.all_phases)]
+        return [self.cut_of(phase, number) for number, phase in enumerate(self.all_phases)]
 
     @property
     def longest(self) -> tuple[str, int]:

@@ -12,7 +12,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS, Cut
 from unmask.training.state import TrainState
 from unmask.training.stepping.eager import weigh
-from unmask.training.steps import Learner, PreparedStep, set_training_mode
+from unmask.training.steps import Learner, PreparedStep, StepSource, set_training_mode
 
 logger = logging.getLogger("unmask")
 
@@ -38,30 +38,6 @@ _MOMENTS_BYTES = 4 * max(kind.moments for kind in OPTIMIZERS.values())
 _ROUNDED_BYTES = 4
 """More for each trained parameter where matrix products are in bfloat16 and steps are captured: the rounded weight and
 gradient."""
-
-
-class StepSource(Protocol):
-    """The batches of a run's steps, from any position on and in micro-batches of any size, which changes neither the
-    sequences nor the masks of a step."""
-
-    @property
-    def longest(self) -> int | None:
-        """Upper bound on the tokens of a sequence anywhere in the run; None: some batches have sequences of both
-        directions, so that no step is captured."""
-
-    def cut(self, position: Any, most_tokens: int | None) -> Cut:
-        """How steps are cut; arguments as in `steps`."""
-
-    def steps(
-        self, progress: Callable[[], float], position: Any, most_tokens: int | None
-    ) -> Iterable[StepBatches[Any]]:
-        """The steps from a position on.
-
-        Args:
-            progress: returns the share of the budget that is done.
-            position: of the next step, or the JSON of one; None: the beginning.
-            most_tokens: of a micro-batch, every sequence counted as long as the longest; None: as the recipe says.
-        """
 
 
 class GpuMemory:

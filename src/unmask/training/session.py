@@ -26,7 +26,7 @@ from unmask.training.device import Compute, keeping_freed_memory
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, advise, keep_bad_step
 from unmask.training.loop import Hooks, raise_out_of_memory, train
-from unmask.training.memory import MicroBatches, StepSource
+from unmask.training.memory import MicroBatches
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
 from unmask.training.run.best import Ending
@@ -47,7 +47,7 @@ from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
 from unmask.training.stepping.choosing import choose_stepper
 from unmask.training.stepping.eager import EagerStepper
-from unmask.training.steps import Learner
+from unmask.training.steps import Learner, StepSource
 
 logger = logging.getLogger("unmask")
 

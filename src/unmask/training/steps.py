@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from unmask.batch import IGNORE_INDEX, Batch, StepBatches
 from unmask.chance import uniform
 from unmask.models.trained import TrainedModule
 from unmask.training.distributed import Ranks
+from unmask.training.settings import Cut
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,30 @@ class Learner:
     module: TrainedModule
     counts: Callable[[Batch], dict[str, int]]
     prepare: Callable[[Batch], Batch] = lambda batch: batch
+
+
+class StepSource(Protocol):
+    """The batches of a run's steps, from any position on and in micro-batches of any size, which changes neither the
+    sequences nor the masks of a step."""
+
+    @property
+    def longest(self) -> int | None:
+        """Upper bound on the tokens of a sequence anywhere in the run; None: some batches have sequences of both
+        directions, so that no step is captured."""
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        """How steps are cut; arguments as in `steps`."""
+
+    def steps(
+        self, progress: Callable[[], float], position: Any, most_tokens: int | None
+    ) -> Iterable[StepBatches[Any]]:
+        """The steps from a position on.
+
+        Args:
+            progress: returns the share of the budget that is done.
+            position: of the next step, or the JSON of one; None: the beginning.
+            most_tokens: of a micro-batch, every sequence counted as long as the longest; None: as the recipe says.
+        """
 
 
 def set_training_mode(module: nn.Module) -> None:

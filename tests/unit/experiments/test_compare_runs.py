@@ -12,8 +12,8 @@ from scipy import stats
 
 from unmask.errors import InputError
 from unmask.experiments.compare_runs import compare_runs
+from unmask.finetuning.search.seeds import Difference
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
-from unmask.training.run.seeds import Difference
 
 
 def run(

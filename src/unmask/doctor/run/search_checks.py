@@ -8,12 +8,12 @@ from typing import Any
 
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
+from unmask.finetuning.search.seeds import difference_over_seeds
 from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
 from unmask.info import unreadable_summary
 from unmask.io.json_files import read_object
 from unmask.io.paths import SUMMARY
 from unmask.io.progress import human_number, listed
-from unmask.training.run.seeds import difference_over_seeds
 
 Summary = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unmask.training.run.seeds import T_975, Difference, difference_over_seeds
+from unmask.finetuning.search.seeds import T_975, Difference, difference_over_seeds
 
 
 def test_the_quantiles_are_those_of_students_t() -> None:
