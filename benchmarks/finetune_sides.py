@@ -122,8 +122,8 @@ def open_material(setup: Setup) -> Material:
     segments = load_encoder(setup.model).encoder.settings.type_vocab_size
 
     def sets(path: Path, most: int | None) -> list[ExampleSet]:
-        counts = ExampleCounts()
-        return list(encode_sets(task, islice(task.load(path, counts), most), tokenizer, counts, segments))
+        counts, load = ExampleCounts(), task.load_training if path == setup.train else task.load
+        return list(encode_sets(task, islice(load(path, counts), most), tokenizer, counts, segments))
 
     training = concatenate([part.encoded.without_alignment() for part in sets(setup.train, setup.max_examples)])
     return Material(task, tokenizer, training, sets(setup.dev, None))

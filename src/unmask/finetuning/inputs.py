@@ -331,13 +331,13 @@ class ReadExamples:
 
 
 def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
-    """Reads a file. Raises InputError if it cannot be read as the task requires.
+    """Reads a file; of `train`, the examples to learn from. Raises InputError if the task cannot read it.
 
     The examples are without the fields of their rows, which only `predict` repeats, and which may be many columns.
     """
-    counts = ExampleCounts()
+    counts, load = ExampleCounts(), task.load_training if name == "train" else task.load
     with Progress(f"reading {name}", unit="examples") as progress:
-        examples = [replace(example, fields={}) for example in progress.counting(task.load(file, counts))]
+        examples = [replace(example, fields={}) for example in progress.counting(load(file, counts))]
     return ReadExamples(name, file, examples, counts)
 
 

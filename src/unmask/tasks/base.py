@@ -267,6 +267,10 @@ class Task(ABC, Generic[ExampleT]):
                 example has one; file and line are named.
         """
 
+    def load_training(self, path: DataPath, counts: ExampleCounts) -> Iterator[ExampleT]:
+        """Streams the examples of a file to learn from; see `load`, from which only question answering differs."""
+        return self.load(path, counts)
+
     @abstractmethod
     def read(self, row: Row) -> ExampleT:
         """Reads an input of `predict`, without its label.
@@ -363,12 +367,7 @@ class Task(ABC, Generic[ExampleT]):
         return self
 
     def together(self, tasks: Sequence[Task[ExampleT]], chosen: Mapping[str, Any]) -> Self:
-        """The task of an ensemble.
-
-        Args:
-            tasks: those of all members, this one first.
-            chosen: settings that were chosen for the ensemble, by name.
-        """
+        """The task of an ensemble, from those of all members, this one first, and what is chosen for it, by name."""
         return self
 
     @abstractmethod

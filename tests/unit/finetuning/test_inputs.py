@@ -136,6 +136,15 @@ def test_a_run_keeps_no_column_but_those_of_its_task(name: str, row: dict[str, A
     assert kept == replace(loaded, fields={})
 
 
+def test_a_dev_file_is_read_to_be_measured_whichever_file_it_is(tmp_path: Path) -> None:
+    rows = [{"question": "a", "context": "a dog", "answers": [answer]} for answer in ("dog", "cat")]
+    path = write_rows(tmp_path / "train.jsonl", *rows)
+    settings = TaskSettings(name="qa", drop_unfound_answers=True)
+    task = open_task(settings, ColumnSettings()).fit_to(path)
+    found = {name: len(read_examples(task, name, InputFiles((path,))).examples) for name in ("train", "dev")}
+    assert found == {"train": 1, "dev": 2}, "an answer that is not in its passage is measured, and not learned"
+
+
 def test_what_is_measured_and_trained_on_is_told(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,14 +46,12 @@ class QaTask(Task[QaExample]):
         layouts: the sets of columns to look for; the first that a row has is used.
         columns: the user's settings for them.
         data_set: how its files are laid out and measured.
-        training_file: the file that the task was fitted to; None if it was not fitted to any.
     """
 
     settings: TaskSettings
     layouts: tuple[QaColumns, ...]
     columns: ColumnSettings
     data_set: QaDataSet
-    training_file: DataPath | None = None
 
     kind: ClassVar[TaskKind] = "qa"
     head_kind: ClassVar[HeadKind] = "question_answering"
@@ -68,7 +66,7 @@ class QaTask(Task[QaExample]):
             InputError: or from a file in which they do.
         """
         rows = self.load_rows(path)
-        fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),), training_file=path)
+        fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),))
         rows.close()  # type: ignore[attr-defined]  # a generator
         learns_it, may_have_none = self.settings.answerability, self.settings.unanswerable
         if learns_it and may_have_none is False:
@@ -92,15 +90,13 @@ class QaTask(Task[QaExample]):
             yield from self.data_set.reader(file)
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
-        """See `Task`; how answers that are not in their passage are treated depends on what the file is for.
+        """See `Task`; answers that are not in their passage are kept, since measuring needs only texts."""
+        return self._labelled().read(self.load_rows(path), path, counts, training=False, unlabelled=unlabelled)
 
-        Training needs the place of an answer: in the file that the task was fitted to, such answers are refused (all in
-        one error, at the end of the file), or left out and counted if the settings say so. Measuring needs only texts,
-        so any other file, and any file read with `unlabelled`, keeps them all. A fine-tuned model, which was fitted to
-        no file, therefore measures a dev file just as its training run did.
-        """
-        training = path == self.training_file and not unlabelled
-        return self._labelled().read(self.load_rows(path), path, counts, training=training, unlabelled=unlabelled)
+    def load_training(self, path: DataPath, counts: ExampleCounts) -> Iterator[QaExample]:
+        """See `Task`. Training needs the place of an answer: answers that are not in their passage are refused (all in
+        one error, at the end of the file), or left out and counted if the settings say so."""
+        return self._labelled().read(self.load_rows(path), path, counts, training=True)
 
     def load_golds(self, path: DataPath) -> Iterator[QaExample]:
         """The questions of a file with their right answers as given, whether or not they are in the passage."""

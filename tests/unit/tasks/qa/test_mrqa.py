@@ -59,7 +59,7 @@ def test_an_answer_without_its_place_is_looked_for(tmp_path: Path) -> None:
     kite = {**QUESTION, "answers": ["blue kite", "A Red Kite"], "detected_answers": []}
     beyond = {**QUESTION, "qid": "q3", "detected_answers": [{"text": "blue kite", "char_spans": [[400, 408]]}]}
     path = write_rows(tmp_path / "train.jsonl", line(kite, beyond))
-    read = list(new_task(name="mrqa").fit_to(path).load(path, counts := ExampleCounts()))
+    read = list(new_task(name="mrqa").fit_to(path).load_training(path, counts := ExampleCounts()))
     assert [example.answers for example in read] == [((36, 45), (15, 26)), ((36, 45),)]
     assert sum(counts.notes.values()) == 2, "one text is spelt otherwise, one is elsewhere than its span says"
     beyond["detected_answers"][0]["text"] = "a green one"
@@ -67,7 +67,7 @@ def test_an_answer_without_its_place_is_looked_for(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"1 answer is not in the passage, .* 'a green one' of .*\.jsonl:1, question q3"
     ):
-        list(new_task(name="mrqa").fit_to(path).load(path, ExampleCounts()))
+        list(new_task(name="mrqa").fit_to(path).load_training(path, ExampleCounts()))
 
 
 @pytest.mark.parametrize(

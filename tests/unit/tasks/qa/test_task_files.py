@@ -30,7 +30,8 @@ def load(task: QaTask, path: Path, **options: Any) -> tuple[list[QaExample], Exa
 
 
 def load_training(task: QaTask, path: Path) -> tuple[list[QaExample], ExampleCounts]:
-    return load(task.fit_to(path), path)
+    counts = ExampleCounts()
+    return list(task.fit_to(path).load_training(path, counts)), counts
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert score.num_examples == 4
         assert score.metrics()["NoAns_total"] == 1
         assert task.floors(encoded, encoded)["exact"] == {"never answering": 25.0}
-    examples, _ = load(trained.fit_to(path), path, unlabelled=True)  # predictions are scored with the file alone
+    examples, _ = load(trained.fit_to(path), path)  # also where it is measured on what it learns from
     assert len(examples) == 4
     assert not caplog.records
 
@@ -191,7 +192,7 @@ def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -
     pages = [{"Filename": name} for name in "abc"]
     path = write(tmp_path / "train.json", json.dumps({"Data": [{**question, "EntityPages": pages}]}))
     task = qa_task(name="triviaqa")
-    (one,), counts = load(task.fit_to(path), path)
+    (one,), counts = load_training(task, path)
     assert (one.id, one.answers) == ("q--a", ((15, 19),))
     assert one.gold_texts == ("kite", "Kite", "dragon")
     assert counts.notes == {WITHOUT_ANSWER: 2}
