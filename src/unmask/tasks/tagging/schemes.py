@@ -132,12 +132,9 @@ def _continues(before: tuple[str, str] | None, here: tuple[str, str] | None) -> 
 
 
 def complete_labels(tags: Iterable[str]) -> tuple[str, ...]:
-    """Labels for the tags that occur: O first, then B- and I- of every type, sorted; other tags just sorted."""
-    seen = set(tags)
-    types = {parts[1] for parts in map(split_tag, seen) if parts is not None and parts[0] != OUTSIDE}
-    if types or seen == {OUTSIDE}:
-        return (OUTSIDE, *(f"{letter}-{label}" for label in sorted(types) for letter in "BI"))
-    return tuple(sorted(seen))
+    """Labels of entities for the tags that occur: O first, then B- and I- of every type, sorted; no other tags."""
+    types = {parts[1] for parts in map(split_tag, tags) if parts is not None and parts[0] != OUTSIDE}
+    return (OUTSIDE, *(f"{letter}-{label}" for label in sorted(types) for letter in "BI"))
 
 
 def are_bio(labels: Iterable[str]) -> bool:

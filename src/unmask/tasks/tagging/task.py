@@ -161,7 +161,7 @@ class Tagging(Task[TaggingExample]):
                 "no entities will be found: if %s is an entity's type, write I-%s",
                 *(path, kind, kind, kind),
             )
-        labels = complete_labels(seen)
+        labels = tuple(sorted(seen)) if scheme == "none" else complete_labels(seen)
         if len(labels) > MOST_LABELS:
             raise InputError(
                 f"{path}: {len(labels):,} different tags, over {MOST_LABELS:,}: check that they are tags, and "

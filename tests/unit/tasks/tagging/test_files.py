@@ -36,6 +36,8 @@ def test_labels_come_from_the_training_file_and_are_complete(tmp_path: Path) -> 
     assert not notes
     path = write(tmp_path / "c.morph", "나는\t나/NP+는/JX\n간다\t가/VV+ㄴ다/EF\n")
     assert unlabelled.fit_to(path).labels == ("NP+JX", "VV+EF")
+    tags = write(tmp_path / "p.conll", "the\tDT\nx\tB-x\n")  # with another tag and no O: no entities
+    assert len(load(unlabelled.fit_to(tags), tags)[0]) == 1
     path = write(tmp_path / "d.jsonl", '{"text": "in Oslo", "entities": [[3, 7, "LOC"]]}\n')
     assert unlabelled.fit_to(path).labels == ("O", "B-LOC", "I-LOC")
     many = "".join(f"w\tT{number}\n" for number in range(10_001))
