@@ -161,7 +161,6 @@ def open_inputs(
     data = settings.data
     train = data.files("train")
     assert train is not None, "a recipe names it"
-    _check_dev(settings)
     for files in (train, *(files for _, files, _ in data.measured())):
         warn_of_notation(files)
     task = open_task(settings.task, data.columns).fit_to(train)
@@ -222,14 +221,6 @@ def _continued(checkpoint: Checkpoint, start: UnitPosition, settings: FinetuneRe
             f"the file, or the tokenizer of {settings.init_from}, or start again with --overwrite"
         )
     return saved
-
-
-def _check_dev(settings: FinetuneRecipe) -> None:
-    """Raises SettingsError where something is to be chosen on a dev file and there is none."""
-    wanted = {"thresholds": settings.task.thresholds == "dev", "calibration": settings.task.calibration is not None}
-    if settings.data.dev is None and any(wanted.values()):
-        name = next(name for name, is_wanted in wanted.items() if is_wanted)
-        raise SettingsError(f"task.{name}={getattr(settings.task, name)} is chosen on a dev file: give data.dev too")
 
 
 def build_module(

@@ -99,8 +99,6 @@ def finetune(
     with ranks.agreeing():
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)
-        if settings.train.shard:
-            raise SettingsError("train.shard=true is for pre-training: fine-tune without it, on one device or several")
         if settings.search.is_wanted and ranks.size > 1:
             raise SettingsError(
                 f"a search trains each of its runs in one process, and torchrun has started {ranks.size}: start it "

@@ -271,6 +271,12 @@ class FinetuneRecipe(Settings):
             raise ValueError(
                 f"train.metric {self.train.metric} chooses the best checkpoint by a figure on data.dev: give that file"
             )
+        if self.task.thresholds == "dev" and self.data.dev is None:
+            raise ValueError("task.thresholds=dev is chosen on data.dev: give that file")
+        if self.task.calibration is not None and self.data.dev is None:
+            raise ValueError(f"task.calibration={self.task.calibration} is chosen on data.dev: give that file")
+        if self.train.shard:
+            raise ValueError("train.shard=true is for pre-training: fine-tune without it, on one device or several")
         if self.from_scratch and (self.transfer_layers, self.freeze_layers, self.keep_head) != (None, None, False):
             raise ValueError(
                 "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"

@@ -399,16 +399,6 @@ def test_what_is_chosen_on_dev_is_in_the_model(
     assert title in (run / "report.html").read_text("utf-8")
 
 
-def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task_models: Any) -> None:
-    (place / "t.jsonl").write_text(task_models.examples["classification"], "utf-8")
-    given = task_models.words("classification", "t.jsonl", *CALIBRATED)
-    code, _, errors = unmask("finetune", "finetune/classification", *given, "--out", "run")
-    assert (code, errors.splitlines()[-1]) == (
-        2,
-        "error: task.calibration=temperature is chosen on a dev file: give data.dev too",
-    )
-
-
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("pooling", ["max", "learnt"])
 @pytest.mark.parametrize("kind", ["classification", "regression"])

@@ -106,6 +106,12 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
      "finetune/qa: train.patience 2 waits for better figures on data.dev: give that file"),
     "a metric of nothing": ("qa", ["train.metric=f1"],
      "finetune/qa: train.metric f1 chooses the best checkpoint by a figure on data.dev: give that file"),
+    "thresholds of nothing": ("classification", ["task.thresholds=dev", "task.multi_label=true"],
+     "finetune/classification: task.thresholds=dev is chosen on data.dev: give that file"),
+    "a temperature of nothing": ("classification", ["task.calibration=temperature"],
+     "finetune/classification: task.calibration=temperature is chosen on data.dev: give that file"),
+    "a model that is divided": ("classification", ["train.shard=true"],
+     "finetune/classification: train.shard=true is for pre-training: fine-tune without it, on one device or several"),
 }  # fmt: skip
 
 
