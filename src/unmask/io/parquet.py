@@ -15,6 +15,7 @@ from unmask.io.settings import TableSettings
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
+    from pyarrow.parquet import ParquetFile
 
 PARQUET_ROWS = 256
 """Most rows of a `.parquet` in memory at a time, besides what one row group needs."""
@@ -49,8 +50,10 @@ def open_parquet(
     def rows() -> Iterator[Row]:
         number = 0
         columns = None if column is None else [column]
+        texts = [field.name for field in table.schema_arrow if _is_text(field.type)]
+        as_dictionaries = parquet.ParquetFile(file, metadata=table.metadata, read_dictionary=texts, pre_buffer=False)
         for group in range(table.num_row_groups):
-            num_rows = min(PARQUET_ROWS, max(1, _MOST_BYTES // _longest(file, group, columns)))
+            num_rows = min(PARQUET_ROWS, max(1, _MOST_BYTES // _longest(as_dictionaries, group, columns)))
             for batch in table.iter_batches(num_rows, row_groups=[group], columns=columns, use_threads=False):
                 for fields in _fields_of(batch, name):
                     number += 1
@@ -85,20 +88,20 @@ def class_names(path: Path) -> dict[str, list[str]]:
     return names
 
 
-def _longest(file: IO[bytes], group: int, columns: list[str] | None) -> int:
+def _is_text(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _longest(as_dictionaries: ParquetFile, group: int, columns: list[str] | None) -> int:
     """Bytes of the longest text in the dictionaries of a row group, where one of megabytes may be stored once for every
     row; 1 without dictionaries."""
-    from pyarrow import compute, parquet, types
+    from pyarrow import compute, types
 
-    def is_text(kind: DataType) -> bool:
-        return bool(types.is_string(kind) or types.is_large_string(kind))
-
-    schema = parquet.read_schema(file)
-    texts = [field.name for field in schema if is_text(field.type)]
-    as_dictionaries = parquet.ParquetFile(file, read_dictionary=texts, pre_buffer=False)
     first = next(as_dictionaries.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
     stored = [] if first is None else [each.dictionary for each in first.columns if types.is_dictionary(each.type)]
-    lengths = (compute.max(compute.binary_length(texts)).as_py() for texts in stored if is_text(texts.type))
+    lengths = (compute.max(compute.binary_length(texts)).as_py() for texts in stored if _is_text(texts.type))
     return max([1, *(length or 0 for length in lengths)])
 
 

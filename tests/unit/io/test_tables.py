@@ -164,6 +164,18 @@ def test_parquet_gives_the_rows_of_every_row_group(tmp_path: Path, monkeypatch: 
     assert found[3]["labels.label"] == 1.5
 
 
+def test_the_index_of_a_parquet_is_not_read_again_for_each_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists all row groups, so that the time would grow with the square of their number."""
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [str(n) for n in range(10)]}), path, row_group_size=1)
+    opened, real = [], parquet.ParquetFile
+    monkeypatch.setattr(parquet, "ParquetFile", lambda *args, **options: opened.append(1) or real(*args, **options))
+    assert len(fields(path)) == 10
+    assert len(opened) == 2
+
+
 def test_parquet_values_are_as_json_has_them(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = {"text": [b"text"], "day": [date(2020, 1, 2)], "price": [Decimal("1.50")], "nothing": [None]}
