@@ -26,6 +26,7 @@ from support.hosts import linked_hosts, on_hosts
 from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from support.runs import examples, pretrain_without_report, rows_of, stop_at
 from unmask.errors import OutputError
+from unmask.pretraining import measuring
 from unmask.training import distributed, session
 from unmask.training.run import checkpoint
 from unmask.training.run.environment import read_sessions
@@ -374,6 +375,28 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     assert before["step"] == 0
     names = [{path.name for path in (tmp_path / each / "checkpoints").glob("*/*")} for each in ("whole", "divided")]
     assert names[0] == names[1]
+
+
+def no_memory_to_measure() -> None:
+    """The first evaluation runs out of memory after it has gathered a divided module once; a second one would not."""
+    measure, calls = measuring.measure, count()
+
+    def fail_at_first(objective: Any, module: Any, batches: Any, compute: Any) -> dict[str, float]:
+        if not next(calls):
+            module.scores(batches[0])
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return measure(objective, module, batches, compute)
+
+    measuring.measure = fail_at_first
+
+
+def test_a_divided_model_that_one_process_cannot_measure_ends_all(pretrain_words: list[str], tmp_path: Path) -> None:
+    """It does not measure again alone: the others are in the middle of an evaluation."""
+    words = [*pretrain_words[:-1], steps(2), "train.shard=true", "--out", str(tmp_path / "run")]
+    first, second = wait_for(start_ranks([words] * 2, {1: no_memory_to_measure}))
+    assert (first.exit_code, second.exit_code) == (2, 2), first.errors
+    assert "rank 0 of 2: another process has ended" in first.errors
+    assert "not enough memory for the update or an evaluation after step 2" in second.errors
 
 
 @pytest.mark.parametrize(("more", "place"), [(["train.shard=true"], "cpu"), ([], "meta")], ids=["divided", "whole"])
