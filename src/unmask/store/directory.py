@@ -30,24 +30,24 @@ def unfinished_store(out: Path) -> Iterator[Path]:
     existed = out.is_dir()
     with as_output_error(out):
         out.mkdir(parents=True, exist_ok=True)
-    try:
-        with alone_in(out):
+    with alone_in(out):
+        try:
             with as_output_error(out):
                 remove_unfinished(out)  # of an attempt that was killed
             yield out
-        remove_replaced(out)  # perhaps of that attempt
-    except AnotherProcess:
-        raise
-    except BaseException as error:
-        if _is_complete(out):  # it was complete before something went wrong
+        except AnotherProcess:
             raise
-        num_kept = remove_unfinished(out)
-        if not num_kept and not existed:
-            out.rmdir()
-        kept = f"{num_kept} finished shard(s) are kept: the same command with --resume continues"
-        if isinstance(error, Interrupted):
-            message = f"{error}; {kept if num_kept else 'no shard was finished, so nothing is kept'}"
-            raise Interrupted(message, error.signal_number) from error
-        if num_kept and isinstance(error, InputError | OutputError):
-            raise type(error)(f"{error}\n{kept}") from error
-        raise
+        except BaseException as error:
+            if _is_complete(out):  # it was complete before something went wrong
+                raise
+            num_kept = remove_unfinished(out)
+            if not num_kept and not existed:
+                out.rmdir()
+            kept = f"{num_kept} finished shard(s) are kept: the same command with --resume continues"
+            if isinstance(error, Interrupted):
+                message = f"{error}; {kept if num_kept else 'no shard was finished, so nothing is kept'}"
+                raise Interrupted(message, error.signal_number) from error
+            if num_kept and isinstance(error, InputError | OutputError):
+                raise type(error)(f"{error}\n{kept}") from error
+            raise
+    remove_replaced(out)  # perhaps of that attempt
