@@ -92,12 +92,14 @@ def prepare(
 
     Raises:
         InputError: no text, or text that cannot be read.
-        SettingsError: a setting is unknown or out of its range.
+        SettingsError: a setting is unknown or out of its range, or both `resume` and `overwrite` are given.
         ModelError: the tokenizer does not load.
         OutputError: `out` exists, holds other things than a store, or the disk is full or too small.
         StoreError: the store to be resumed was made from another text or tokenizer, or with other settings.
         Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
     """
+    if resume and overwrite:
+        raise SettingsError("--resume continues a store and --overwrite replaces it: give one of them")
     reading = as_settings(ReadingSettings, reading, "reading")
     cleaning = as_settings(CleaningSettings, cleaning, "cleaning")
     out, tokenizer_path = own_place(Path(out)), as_path(tokenizer, "a tokenizer's directory")
@@ -131,7 +133,7 @@ def prepare(
         tidy_complete(out)
         return complete
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
-    replaces = overwrite and not resume and out.exists()
+    replaces = overwrite and out.exists()
     if replaces:
         with alone_in(out):  # else another process is making a store there
             pass

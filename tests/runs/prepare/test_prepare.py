@@ -18,7 +18,7 @@ from support.commands import write_documents
 from support.corpora import contents, names
 from unmask.corpus.documents import Document
 from unmask.corpus.sentences.rules import split_sentences
-from unmask.errors import AnotherProcess, InputError, OutputError
+from unmask.errors import AnotherProcess, InputError, OutputError, SettingsError
 from unmask.io.progress import Progress
 from unmask.io.writing import alone_in
 from unmask.packing.split import Split
@@ -222,6 +222,12 @@ def test_a_store_that_is_being_made_is_left_alone(folder: Path, whole: Path, tmp
         prepare_here(folder, out, **{option: True})
     assert contents(out) == before
     assert names(tmp_path) == ["store"]
+
+
+def test_continuing_and_replacing_at_once_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--resume continues a store and --overwrite replaces it: give one of them"):
+        prepare_here(folder, tmp_path / "store", resume=True, overwrite=True)
+    assert names(tmp_path) == []
 
 
 def test_a_tokenizer_in_the_place_of_the_store_is_not_removed(folder: Path, tmp_path: Path) -> None:

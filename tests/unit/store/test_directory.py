@@ -20,8 +20,7 @@ def test_a_failure_tidies_up_before_another_process_can_begin(tmp_path: Path, mo
         return remove_unfinished(out)
 
     monkeypatch.setattr(directory, "remove_unfinished", remove)
-    with pytest.raises(ValueError, match="a fault"), unfinished_store(tmp_path / "store") as out:
-        (out / "tokens-00000.bin").touch()
+    with pytest.raises(ValueError, match="a fault"), unfinished_store(tmp_path / "store"):
         raise ValueError("a fault")
     assert was_held == [True, True], "before the attempt and after it"
-    assert not out.exists()
+    assert not (tmp_path / "store").exists()
