@@ -178,8 +178,10 @@ def prepare_command(
 @app.command("verify")
 def verify_command(store: Annotated[Path, typer.Argument(help="what `prepare` made")]) -> None:
     """Read every file of a store and compare its checksum."""
+    from unmask.io.progress import Progress
     from unmask.store.store import TokenStore
 
     opened = TokenStore(store)
-    opened.verify()
+    with Progress("verifying", total=opened.size_bytes, unit="bytes") as progress:
+        opened.verify(progress.advance)
     print(f"{store}: sound; {opened.num_documents:,} documents, {opened.num_tokens:,} tokens")

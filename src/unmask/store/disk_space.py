@@ -71,7 +71,8 @@ def estimate_store(
         for document in read_documents([path], counts, reading, cleaning):
             if sample.bytes - sampled_before < _ENCODED_BYTES:
                 sample.add(document.text[:_ENCODED_BYTES])
-            if counts.utf8_bytes >= _READ_BYTES or time.monotonic() >= stop_at:
+            is_enough = counts.utf8_bytes >= _ENCODED_BYTES and time.monotonic() >= stop_at
+            if is_enough or counts.utf8_bytes >= _READ_BYTES:
                 break
         documents += counts.documents
         text_bytes += counts.utf8_bytes

@@ -167,14 +167,15 @@ class TokenStore:
                 advance(len(some))
         return counts
 
-    def verify(self) -> None:
-        """Reads every file and compares checksums.
+    def verify(self, advance: Advance = not_shown) -> None:
+        """Reads every file and compares checksums; `advance` gets the bytes of each.
 
         Raises:
             StoreError: a file differs from what was written.
         """
         for name, expected in self.manifest["files"].items():
             verify_file(self.directory / name, expected)
+            advance(expected["bytes"])
 
     def _place(self, index: int) -> tuple[Shard, int]:
         if not 0 <= index < self.num_documents:

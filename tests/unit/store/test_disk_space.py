@@ -40,10 +40,11 @@ def test_finished_shards_need_no_space_again(tmp_path: Path, monkeypatch: pytest
 def test_of_a_table_as_much_text_is_expected_as_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaning: CleaningSettings
 ) -> None:
-    """Of a Parquet file, all of whose rows are one group, a few are read, and fewer than are searched for duplicates
-    together."""
+    """Of a Parquet file, all of whose rows are one group, more than its first, long one are read, however long opening
+    takes, and fewer than are searched for duplicates together."""
     monkeypatch.setattr(disk_space, "_READ_S", 0.0)
     texts = [f"The quick brown fox {number} jumped over the lazy dogs." for number in range(5000)]
+    texts[0] *= 50
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": texts}), path, compression="none")  # a row of it is many bytes
     encoder = ChunkEncoder(trained(texts[:100], vocab_size=200), "rules")

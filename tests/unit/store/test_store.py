@@ -45,7 +45,9 @@ def test_documents_come_out_as_they_went_in(documents: list[list[list[int]]], sh
     counts = store.token_counts()
     assert len(counts) == 65536
     assert counts.tolist() == np.bincount(sum(flat, []), minlength=65536).tolist()  # noqa: RUF017
-    store.verify()
+    read: list[float] = []
+    store.verify(read.append)
+    assert sum(read) == store.size_bytes
 
 
 @pytest.mark.parametrize(("vocab_size", "token_bytes"), [(8, 2), (30522, 2), (65536, 2), (65537, 4), (1_000_000, 4)])

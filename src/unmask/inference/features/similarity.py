@@ -20,10 +20,11 @@ from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.inference.coverage import Coverage
 from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
 from unmask.inference.features.extraction import load_feature_model, read_file
-from unmask.inference.features.rows import FeatureInput, read_feature_input
+from unmask.inference.features.rows import FeatureInput, num_characters, read_feature_input
 from unmask.inference.opening import refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, InputFiles
+from unmask.io.progress import Progress
 from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES
 from unmask.tasks.settings import ColumnSettings
@@ -205,10 +206,10 @@ def _numbered(texts: Iterable[str]) -> Iterator[FeatureInput]:
 def _embedded(
     model: FeatureModel, texts: Iterable[FeatureInput], pool: str | None, normalise: bool = True
 ) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
-    """Single texts and their embeddings, set by set; at the end warns of what was cut or empty."""
+    """Single texts and their embeddings, set by set, of any size; at the end warns of what was cut or empty."""
     checked = model.pool_named(pool)
     coverage = Coverage(model.tokenizer, "texts")
-    for part in input_sets(model, map(_single, texts), checked, coverage):
+    for part in input_sets(model, map(_single, texts), checked, coverage, num_characters):
         vectors = pooled_vectors(model, part, checked)
         yield part.inputs, unit_length(vectors) if normalise else vectors
     coverage.log()
@@ -229,8 +230,13 @@ def _single(given: FeatureInput) -> FeatureInput:
 
 def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str | None) -> Iterator[dict[str, Any]]:
     texts = chain.from_iterable(map(_two_texts, pairs))
-    for part, vectors in _embedded(model, texts, pool):  # an even number, as `MOST_EXAMPLES` is
-        yield from compare_neighbours(part, vectors)
+    begun: list[tuple[FeatureInput, NDArray[np.float32]]] = []
+    for part, vectors in _embedded(model, texts, pool):
+        found = [*begun, *zip(part, vectors, strict=True)]
+        begun = found[len(found) // 2 * 2 :]  # a set may end between the two of a pair
+        whole = found[: len(found) - len(begun)]
+        if whole:
+            yield from compare_neighbours([text for text, _ in whole], np.stack([vector for _, vector in whole]))
 
 
 def compare_neighbours(texts: Sequence[FeatureInput], vectors: NDArray[np.float32]) -> Iterator[dict[str, Any]]:
@@ -269,18 +275,20 @@ def _search(
     numbers = np.empty((len(asked), 0), np.int64)
     texts: dict[int, str] = {}  # those among the best for any query
     first = 0
-    for part, vectors in _embedded(model, corpus, pool):
-        found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
-        ids = np.concatenate(
-            [numbers, np.broadcast_to(np.arange(first, first + len(part)), (len(asked), len(part)))], 1
-        )
-        order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # stable: of equals the earlier comes first
-        best, numbers = np.take_along_axis(found, order, 1), np.take_along_axis(ids, order, 1)
-        texts = {
-            number: texts[number] if number < first else part[number - first].text_a
-            for number in np.unique(numbers).tolist()
-        }
-        first += len(part)
+    with Progress("comparing", unit="texts") as progress:
+        for part, vectors in _embedded(model, corpus, pool):
+            found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
+            ids = np.concatenate(
+                [numbers, np.broadcast_to(np.arange(first, first + len(part)), (len(asked), len(part)))], 1
+            )
+            order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # stable: of equals the earlier comes first
+            best, numbers = np.take_along_axis(found, order, 1), np.take_along_axis(ids, order, 1)
+            texts = {
+                number: texts[number] if number < first else part[number - first].text_a
+                for number in np.unique(numbers).tolist()
+            }
+            first += len(part)
+            progress.advance(len(part))
     return [
         {
             "query": given.text_a,

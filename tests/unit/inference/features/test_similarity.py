@@ -12,6 +12,7 @@ import pytest
 
 from support.files import write, write_rows
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.inference import example_sets
 from unmask.inference.features import batches as feature_batches
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.features.similarity import answer_similarity, embed, similarities, unit_length
@@ -77,6 +78,16 @@ def search(folder: Path, model: Path, queries: list[str], corpus: list[str], top
             model, [], query, write_rows(folder / "c.jsonl", *({"text": text} for text in corpus)), top_k=top_k
         )
     )
+
+
+def test_a_set_may_end_between_the_two_of_a_pair(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(CORPUS[first], CORPUS[second]) for first, second in ((0, 1), (1, 2), (4, 5), (0, 6), (1, 5))]
+    expected = list(similarities(tiny_model, pairs))
+    monkeypatch.setattr(example_sets, "MOST_CHARACTERS", 20)
+    found = list(similarities(tiny_model, pairs))
+    assert [(answer["text_a"], answer["text_b"]) for answer in found] == pairs
+    alike = [answer["similarity"] for answer in expected]
+    assert [answer["similarity"] for answer in found] == pytest.approx(alike, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
