@@ -17,8 +17,8 @@ from unmask.io.tables import LINE_FORMATS, ROW_SUFFIXES, read_jsonl, read_line_f
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.tagging.conll import HeldLines
+from unmask.tasks.tagging.examples import TaggingColumns
 from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
-from unmask.tasks.tagging.rows import TaggingColumns
 from unmask.tasks.tagging.task import Tagging
 
 INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", "conll")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.tasks.base import Prediction
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.examples import TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE, are_bio, find_entities, inside
 
 

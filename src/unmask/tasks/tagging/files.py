@@ -32,7 +32,7 @@ from unmask.tasks.tagging.conll import (
     read_single_sentences,
     read_wikiann,
 )
-from unmask.tasks.tagging.rows import TaggingColumns
+from unmask.tasks.tagging.examples import TaggingColumns
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, split_tag
 
 USUAL_COLUMNS = TaggingColumns()

@@ -23,7 +23,7 @@ from unmask.batch import IGNORE_INDEX
 from unmask.io.progress import named
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import wrong_prediction
-from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.examples import TaggingExample
 from unmask.tasks.tagging.schemes import Scheme, are_bio, find_entities, split_tag, to_bio
 
 _PREDICATE_TYPE = "V"

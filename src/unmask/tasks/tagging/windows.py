@@ -20,7 +20,7 @@ from unmask.errors import InputError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, WindowRow, collect_windows, window_bounds
 from unmask.tasks.settings import TaskSettings
-from unmask.tasks.tagging.rows import Span, TaggingExample
+from unmask.tasks.tagging.examples import Span, TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE
 from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.opening import Tokenizer

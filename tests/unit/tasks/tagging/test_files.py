@@ -15,7 +15,7 @@ from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.examples import TaggingExample
 from unmask.tasks.tagging.schemes import find_entities
 from unmask.tasks.tagging.task import Tagging, open_task
 
@@ -30,7 +30,7 @@ def test_labels_come_from_the_training_file_and_are_complete(tmp_path: Path) -> 
     path = write(tmp_path / "a.conll", "a\tO\nb\tI-b\nc\tB-b\n\nd\tI-a\n")  # IOB1
     task = unlabelled.fit_to(path)
     assert task.labels == ("O", "B-a", "I-a", "B-b", "I-b")
-    assert task.fit_to(write(tmp_path / "b.conll", "a O\n")) is task
+    assert task.fit_to(write(tmp_path / "b.conll", "a O\n")) == task
     examples, notes = load(task, path)
     assert [one.tags for one in examples] == [("O", "B-b", "B-b"), ("B-a",)]
     assert not notes

@@ -17,9 +17,9 @@ from seqeval.scheme import IOB2
 from sklearn.metrics import f1_score as sklearn_f1_score
 
 from unmask.errors import InputError
+from unmask.tasks.tagging.examples import TaggingExample
 from unmask.tasks.tagging.files import DATA_SETS
 from unmask.tasks.tagging.metrics import TaggingScore
-from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import Scheme
 
 EXACT = 1e-12

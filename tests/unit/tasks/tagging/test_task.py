@@ -22,8 +22,8 @@ from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.tagging.examples import TaggingExample
 from unmask.tasks.tagging.module import TaggingModule
-from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.task import Tagging
 from unmask.tokenization.tokenizer import TextTokenizer
 

@@ -15,7 +15,7 @@ from unmask.errors import InputError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import TaskSettings
-from unmask.tasks.tagging.rows import Span, TaggingExample, split_words
+from unmask.tasks.tagging.examples import Span, TaggingExample, split_words
 from unmask.tasks.tagging.windows import (
     Lead,
     SentenceWindow,

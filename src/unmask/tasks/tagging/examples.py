@@ -18,7 +18,7 @@ from unmask.io.json_files import shown
 from unmask.io.rows import Row, cut_short, similar_columns
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, naming, same_column
 from unmask.tasks.tagging.conll import SentenceRow
-from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
+from unmask.tasks.tagging.schemes import OUTSIDE
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
@@ -169,13 +169,6 @@ def single_word(row: Row, columns: TaggingColumns) -> str | None:
     name = None if isinstance(row, SentenceRow) else _first(row, columns.tokens)
     value = None if name is None else row[name]
     return name if isinstance(value, str) and len(value.split()) < 2 and not value.startswith('["') else None
-
-
-def place_of(row: Row, unit: int) -> str:
-    """The place of a unit, as `path:line`, or as the row's source and the number of the word."""
-    if isinstance(row, SentenceRow):
-        return f"{row.source.rpartition(':')[0]}:{row.lines[unit]}"
-    return f"{row.source}, word {unit + 1}"
 
 
 def with_context(
@@ -348,27 +341,6 @@ def _checked_entity(entity: Any, length: int, source: str) -> tuple[int, int, st
         f"{source}: the entity {shown(entity)}: expected [start, end, label], characters of the text from 0 to {length}"
         ", or an object of start, end and label (or labels, a list of one)"
     )
-
-
-def bio_tags(row: Row, tags: Sequence[str], scheme: Scheme, repairs: bool) -> tuple[list[str], int]:
-    """The tags of a row in BIO, and how many of them broke their scheme.
-
-    Raises:
-        InputError: one is no tag of entities among such; or one breaks the scheme, and `repairs` is False.
-    """
-    for place, tag in enumerate(tags):
-        if scheme != "none" and split_tag(tag) is None:
-            raise InputError(
-                f"{place_of(row, place)}: {tag!r} among tags of entities: expected O, or B- or I- and a type"
-            )
-    bio, broken = to_bio(tags, scheme)
-    if broken and not repairs:
-        raise InputError(
-            f"{place_of(row, broken[0])}: the tag {tags[broken[0]]!r} breaks the scheme {scheme}: nothing begins "
-            f"its entity, or in IOBES ends it; it would be read as {bio[broken[0]]!r}: fix it, or set "
-            "task.repair_tags=true"
-        )
-    return bio, len(broken)
 
 
 def split_words(text: str, punctuation: bool) -> list[Span]:

@@ -16,8 +16,7 @@ from unmask.errors import InputError
 from unmask.io.input_files import InputFiles
 from unmask.io.rows import Row
 from unmask.io.settings import TableSettings
-from unmask.tasks.tagging.files import DATA_SETS, looks_like_columns, read_file
-from unmask.tasks.tagging.rows import (
+from unmask.tasks.tagging.examples import (
     EntityInsideWord,
     TaggingColumns,
     TaggingExample,
@@ -25,6 +24,7 @@ from unmask.tasks.tagging.rows import (
     split_words,
     with_context,
 )
+from unmask.tasks.tagging.files import DATA_SETS, looks_like_columns, read_file
 
 HOW: dict[str, Any] = {"characters": False, "punctuation": True, "labelled": True, "needs_tags": True}
 
