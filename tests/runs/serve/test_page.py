@@ -81,6 +81,15 @@ def test_a_refusal_is_told_where_it_was_asked(address: str, page: Any) -> None:
     assert "no [MASK] in 'no blank'" in page.get_by_role("alert").inner_text()
 
 
+def test_what_a_proxy_answers_in_html_is_shown_by_its_status(address: str, page: Any) -> None:
+    page.route(
+        "**/layers", lambda route: route.fulfill(status=413, content_type="text/html", body="<h1>too large</h1>")
+    )
+    page.goto(f"{address}/#layers")
+    page.get_by_role("alert").wait_for()
+    assert page.get_by_role("alert").inner_text() == "no answer of the server: 413 Payload Too Large"
+
+
 def test_a_model_of_another_language_begins_with_a_text_that_it_reads(page: Any, tmp_path: Path) -> None:
     korean = save_masked_lm(
         tmp_path / "korean", "bert", ["그는 대학교를 졸업한 뒤 미국으로 건너갔다 .", "그는 서울에서 태어났다 ."] * 20

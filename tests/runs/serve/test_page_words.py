@@ -68,6 +68,30 @@ def test_a_long_token_is_cut_to_its_side(address: str, page: Any) -> None:
     assert page.locator("g > title").first.text_content() == LONG
 
 
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ('bars([{label: "sea", values: [0.4, "not asked"]}], 600, "it", ["en", "ko"])', "sea: en 40 %, ko not asked"),
+        ('flow([{text: "the"}, {text: "sea", note: "LOC"}], 600, "it")', "the sea (LOC)"),
+        ('lines([1, 2], [{name: "sea", values: [0.1, 0.4]}], 1, 600, "it")', "sea: 10 % at step 1, 40 % at step 2"),
+        (
+            'links([{text: "the"}, {text: "sea"}], [[0.9, 0.1], [0.2, 0.8]], 0.5, 600, "it")',
+            "the → the: 90 %; sea → sea: 80 %",
+        ),
+    ],
+)
+def test_who_does_not_see_a_figure_is_given_its_content(address: str, page: Any, figure: str, said: str) -> None:
+    draw(page, address, figure)
+    assert page.get_by_role("img").get_attribute("aria-label") == f"it: {said}"
+
+
+def test_who_does_not_see_similarities_is_given_a_table(address: str, page: Any) -> None:
+    draw(page, address, 'grid(["a b", "c"], [[1, 0.7], [0.7, 1]], 600, "grid")')
+    rows = page.get_by_role("row").all()
+    assert [row.get_by_role("rowheader").inner_text() for row in rows[1:]] == ["a b", "c"]
+    assert rows[1].get_by_role("cell").all_inner_texts() == ["1.000", "0.700"]
+
+
 @pytest.mark.parametrize("character", [unicodedata.normalize("NFD", "한"), "👨\u200d👩\u200d👧"])
 def test_a_cut_is_between_characters(address: str, page: Any, character: str) -> None:
     label = json.dumps(character * 40)

@@ -24,8 +24,8 @@ async function ask(path, body) {
   } catch {
     throw new Error("no answer: is the server still running?");
   }
-  const reply = await answer.json();
-  if (!answer.ok) throw new Error(reply.error?.message ?? `${answer.status} ${answer.statusText}`);
+  const reply = await answer.json().catch(() => null); // a proxy answers in HTML
+  if (!answer.ok || !reply) throw new Error(reply?.error?.message ?? `no answer of the server: ${answer.status} ${answer.statusText}`);
   return reply;
 }
 

@@ -37,9 +37,10 @@ export function percent(share) {
 const text = (x, y, value, more = {}) =>
   html`<text x=${x} y=${y} fill="var(--ink)" font-size="15" ...${more}>${value}</text>`;
 
-function frame(width, height, label, content) {
+/** `said` is what the drawing shows, for those who do not see it. */
+function frame(width, height, label, content, said = "") {
   return html`<svg
-    role="img" aria-label=${label} viewBox="0 0 ${width} ${height}" width=${width} height=${height}
+    role="img" aria-label=${said ? `${label}: ${said}` : label} viewBox="0 0 ${width} ${height}" width=${width} height=${height}
     font-family="system-ui, 'Noto Sans', 'Noto Sans CJK KR', sans-serif">${content}</svg>`;
 }
 
@@ -68,7 +69,9 @@ export function bars(rows, width, label, names = []) {
         : html`<rect x=${left} y=${y + 5 + place * (thick + 2)} height=${thick} width=${Math.max(1, value * scale)} rx="2" fill=${inks[place]} />
         ${text(left + value * scale + 6, y + 4 + place * (thick + 2) + thick / 2 + 5, percent(value), { "font-size": 12, fill: "var(--muted)" })}`)}</g>`;
   });
-  return frame(width, top + rows.length * step + 4, label, html`${legend}${drawn}`);
+  const written = (value, place) => `${names.length > 1 ? `${names[place]} ` : ""}${typeof value === "string" ? value : percent(value)}`;
+  const said = rows.map((row) => `${row.label}: ${row.values.map(written).join(", ")}`).join("; ");
+  return frame(width, top + rows.length * step + 4, label, html`${legend}${drawn}`, said);
 }
 
 /** A piece of `flow` in parts that are no wider than a line; what belongs to it as a whole stays at the first. */
@@ -142,10 +145,12 @@ export function flow(pieces, width, label, whole = pieces.map((piece) => piece.t
       ${piece.note ? text(at + wide / 2, top + 39, piece.note, { "font-size": 11, "text-anchor": "middle", fill: "var(--muted)" }) : ""}
     </g>`;
   });
-  return frame(width, y + line + 2, label, drawn);
+  const said = pieces.map(({ text, title, note }) => (note || title ? `${text} (${note || title})` : text)).join(" ");
+  return frame(width, y + line + 2, label, drawn, said);
 }
 
-/** A square of numbers in 0..1, on grounds on which ink can be read, with a name for each row and column. */
+/** A square of numbers in 0..1, on grounds on which ink can be read, with a name for each row and column; beside it a
+ * table for those who do not see it. */
 export function grid(names, values, width, label) {
   const numbered = names.map((name, number) => `${number + 1}  ${name}`);
   const left = Math.min(width * 0.42, Math.max(...numbered.map((name) => widthOf(name, 13))) + 12);
@@ -159,7 +164,9 @@ export function grid(names, values, width, label) {
   const titles = short.map((name, place) => html`
     ${text(left - 8, 22 + (place + 0.5) * cell + 4, name, { "font-size": 13, "text-anchor": "end" })}
     ${text(left + (place + 0.5) * cell, 14, place + 1, { "font-size": 12, "text-anchor": "middle", fill: "var(--muted)" })}`);
-  return frame(Math.max(width, left + names.length * cell), 24 + names.length * cell, label, html`${titles}${cells}`);
+  return html`${frame(Math.max(width, left + names.length * cell), 24 + names.length * cell, label, html`${titles}${cells}`)}
+    <div class="unseen"><table><tr><td></td>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr>
+      ${values.map((row, y) => html`<tr><th scope="row">${names[y]}</th>${row.map((value) => html`<td>${value.toFixed(3)}</td>`)}</tr>`)}</table></div>`;
 }
 
 /** Lines over steps, each `{name, values}` in 0..1 with dashes of its own, and a mark at one of the steps. */
@@ -189,7 +196,8 @@ export function lines(steps, series, at, width, label) {
     <line x1=${x(at)} x2=${x(at)} y1=${top} y2=${height - bottom} stroke="var(--muted)" stroke-dasharray="4 3" />
     ${curves}${named}
     ${text(left, height - 6, `step ${steps[0].toLocaleString("en")}`, { "font-size": 11, fill: "var(--muted)" })}
-    ${text(width - right, height - 6, `step ${steps.at(-1).toLocaleString("en")}`, { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`);
+    ${text(width - right, height - 6, `step ${steps.at(-1).toLocaleString("en")}`, { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`,
+  series.map(({ name, values }) => `${name}: ${values.map((value, step) => `${percent(value)} at step ${steps[step]}`).join(", ")}`).join("; "));
 }
 
 /** Tokens, pieces as those of `flow`, on both sides, a line from each to those that it attends to by at least `least`. */
@@ -198,12 +206,13 @@ export function links(tokens, weights, least, width, label) {
   const side = Math.min(width / 3, Math.max(...tokens.map((token) => widthOf(token.text))) + 12);
   const drawn = weights.flatMap((row, from) => row.map((value, to) => ({ from, to, value })).filter((each) => each.value >= least));
   const y = (place) => place * step + 16;
+  const titled = (each) => `${tokens[each.from].text} → ${tokens[each.to].text}: ${percent(each.value)}`;
   return frame(width, tokens.length * step + 6, label, html`
     ${drawn.map((each) => html`<line x1=${side + 4} x2=${width - side - 4} y1=${y(each.from)} y2=${y(each.to)}
-      stroke="var(--training)" stroke-width=${0.5 + 4 * each.value} stroke-opacity=${0.15 + 0.85 * each.value}><title>${`${tokens[each.from].text} → ${tokens[each.to].text}: ${percent(each.value)}`}</title></line>`)}
+      stroke="var(--training)" stroke-width=${0.5 + 4 * each.value} stroke-opacity=${0.15 + 0.85 * each.value}><title>${titled(each)}</title></line>`)}
     ${tokens.map((token, place) => html`<g><title>${token.title ? `${token.text}: ${token.title}` : token.text}</title>
       ${[{ x: side - 4, "text-anchor": "end" }, { x: width - side + 4 }].map(({ x, ...more }) =>
-        text(x, y(place) + 5, fit(token.text, side - 8), { ...more, "text-decoration": token.isMarked ? "underline" : "none" }))}</g>`)}`);
+        text(x, y(place) + 5, fit(token.text, side - 8), { ...more, "text-decoration": token.isMarked ? "underline" : "none" }))}</g>`)}`, drawn.map(titled).join("; "));
 }
 
 const SVG = "http://www.w3.org/2000/svg";
