@@ -215,8 +215,7 @@ def load_model(directory: str | Path | ModelSource, kind: str | None = None) -> 
         parts, may_be_left = frozenset(), (*may_be_left, source.family.weights.pooler_prefix)
     elif parts == {"pooler"} and not _has_pooler(source, weights):
         parts = frozenset()
-    loaded = _assemble(source, weights, parts, may_be_left)
-    return _with_head_apart(source, loaded) if HEAD_KIND in source.config else loaded
+    return _filled(source, _with_blank_head(source, _blank(source, parts)), weights, may_be_left)
 
 
 def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
@@ -236,9 +235,8 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
         pooler = needs_pooler(source.settings, head)
     pooler = pooler and source.family.has("pooler") and not source.settings.causal
     parts: frozenset[Part] = frozenset({"pooler"}) if pooler and _has_pooler(source, weights) else frozenset()
-    loaded = _assemble(
-        source, weights, parts, (*source.family.weights.head_prefixes, source.family.weights.pooler_prefix)
-    )
+    may_be_left = (*source.family.weights.head_prefixes, source.family.weights.pooler_prefix)
+    loaded = _filled(source, _blank(source, parts), weights, may_be_left)
     if HEAD_KIND in source.config:
         loaded = replace(loaded, unused=(*loaded.unused, HEAD_WEIGHTS))
     if not pooler or parts:
@@ -255,14 +253,25 @@ def _has_pooler(source: ModelSource, weights: Mapping[str, Tensor]) -> bool:
     return any(name.startswith(source.family.weights.pooler_prefix) for name in weights)
 
 
-def _assemble(
-    source: ModelSource, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
+def _filled(
+    source: ModelSource, model: LoadedModel, weights: Mapping[str, Tensor], may_be_left: tuple[str, ...]
 ) -> LoadedModel:
-    """Builds the encoder and `parts` without initialising them, and gives them the weights."""
-    model = _blank(source, parts)
-    places = hub_names(model.encoder, model.heads)
-    unused = fill_weights([model.encoder, *model.heads.values()], places, weights, source.directory, may_be_left)
-    return replace(model, unused=unused)
+    """Gives a model without weights those of its directory; `head.safetensors` has its head, or the classifier of an
+    `AnswerabilityHead` whose spans are beside the encoder."""
+    inside, kind_apart = model.heads, model.head_kind if HEAD_KIND in source.config else None
+    apart = None if kind_apart is None else inside.pop(kind_apart, None)
+    if kind_apart in source.model_class.parts and isinstance(apart, AnswerabilityHead):
+        inside[kind_apart], apart = apart.spans, apart.classifier
+    modules = [model.encoder, *inside.values()]
+    unused = fill_weights(modules, hub_names(model.encoder, inside), weights, source.directory, may_be_left)
+    model = replace(model, unused=unused)
+    if kind_apart is None:
+        return model
+    head_weights = read_head_weights(source.directory)
+    if apart is None:  # its task builds it
+        return replace(model, head_weights=head_weights)
+    fill_weights([apart], own_names(apart), head_weights, source.directory / HEAD_WEIGHTS, ())
+    return model
 
 
 def blank_model(directory: Path, kind: str | None) -> LoadedModel:
@@ -277,60 +286,39 @@ def blank_model(directory: Path, kind: str | None) -> LoadedModel:
     """
     source = open_source(directory)
     source.check_kind(kind)
-    model = _blank(source, source.model_class.parts)
-    return _with_blank_head_apart(source, model) if HEAD_KIND in source.config else model
+    return _with_blank_head(source, _blank(source, source.model_class.parts))
 
 
 def _blank(source: ModelSource, parts: frozenset[Part]) -> LoadedModel:
-    kind = head_kind_in(parts)
+    """An encoder and heads of pre-training without weights."""
     with torch.device("meta"):
         encoder = new_encoder(source.settings, pooler="pooler" in parts)
         heads: dict[str, Any] = {part: new(source.settings) for part, new in PRETRAINING_HEADS.items() if part in parts}
-    model = LoadedModel(
+    return LoadedModel(
         architecture=source.class_name,
         encoder=encoder,
         is_causal_lm="causal_lm" in source.model_class.parts,
         config=source.config,
         **heads,
     )
-    return model if kind is None else _with_blank_head(source, model, kind)
 
 
-def _with_blank_head(source: ModelSource, model: LoadedModel, kind: HeadKind) -> LoadedModel:
-    """The model with what `config.json` says of its head, and a head without weights; ELMo's tasks build theirs."""
+def _with_blank_head(source: ModelSource, model: LoadedModel) -> LoadedModel:
+    """The model with what `config.json` says of its head of fine-tuning, if it has one, and that head without weights;
+    without the head where the task builds it: on ELMo, and of a class that `new_head` does not make."""
     path, config = source.config_path, source.config
+    is_apart = HEAD_KIND in config
+    kind = head_kind_apart(path, config) if is_apart else head_kind_in(source.model_class.parts)
+    if kind is None:
+        return model
     labels = None if kind in NUM_LABELS else labels_of(path, config)
     model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type_of(path, config))
     if source.family.reads_words:
         return model
     prob = dropout_of(path, config, source.model_class)
     with torch.device("meta"):
-        head = new_head(kind, source.settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
-    return replace(model, head=head)
-
-
-def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
-    """The model with what is in `head.safetensors`: its head or a part of it, or only weights if the head is not built
-    here, or it is on ELMo, whose tasks build theirs."""
-    weights, known = read_head_weights(source.directory), model.head
-    model = _with_blank_head_apart(source, model)
-    head = model.head
-    if head is None:
-        return replace(model, head_weights=weights)
-    apart = head.classifier if isinstance(head, AnswerabilityHead) and head.spans is known else head
-    fill_weights([apart], own_names(apart), weights, source.directory / HEAD_WEIGHTS, ())
-    return model
-
-
-def _with_blank_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
-    """The model with what `config.json` says of a head in a file of its own, and that head if it is built here; the
-    spans of an `AnswerabilityHead` may be there already."""
-    kind = head_kind_apart(source.config_path, source.config)
-    is_classified = kind == "question_answering" and model.head_class == AnswerabilityHead.__name__
-    if not is_classified or model.head_kind != kind:
-        model = _with_blank_head(source, model, kind)
-    if is_classified and isinstance(model.head, Classifier | DeepClassifier):
-        with torch.device("meta"):
-            model = replace(model, head=AnswerabilityHead(model.head, source.settings))
-    is_built_here = model.head_class == type(model.head).__name__
-    return model if is_built_here else replace(model, head=None)
+        head: Any = new_head(kind, source.settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
+        if is_apart and kind == "question_answering" and model.head_class == AnswerabilityHead.__name__:
+            head = AnswerabilityHead(head, source.settings)
+    is_built_here = not is_apart or model.head_class == type(head).__name__
+    return replace(model, head=head) if is_built_here else model
