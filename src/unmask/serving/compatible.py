@@ -71,7 +71,7 @@ async def predict(request: Request, body: Annotated[PredictRequest, examples(*_T
     is_batch = not isinstance(body.inputs, str) and any(isinstance(each, list) for each in body.inputs)
     given: list[Any] = list(body.inputs) if is_batch else [body.inputs]
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
-    model = service.model(_reader(service, rows) if body.model is None else body.model, *labelling_endpoints())
+    model = service.model(_first_fitting(service, rows) if body.model is None else body.model, *labelling_endpoints())
     _check_texts(model, rows)
     reply = await service.compute(request, Ask(model.name, "predictions", (rows,)))
     if not body.truncate and (left_out := sum(reply.left_out)):
@@ -81,7 +81,7 @@ async def predict(request: Request, body: Annotated[PredictRequest, examples(*_T
     return scored if is_batch or body.parameters is not None else scored[0]
 
 
-def _reader(service: Service, rows: list[dict[str, str]]) -> str | None:
+def _first_fitting(service: Service, rows: list[dict[str, str]]) -> str | None:
     """The first model that labels as many texts at once as each row has."""
     lengths = {len(row) for row in rows}
     endpoints = set(labelling_endpoints())

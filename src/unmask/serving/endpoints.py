@@ -125,7 +125,7 @@ async def similarity(
     body: Annotated[SimilarityRequest, example(inputs=[{"text_a": "a fine film", "text_b": "an awful film"}])],
 ) -> Answer:
     pairs = [(pair.text_a, pair.text_b) for pair in body.inputs]
-    reading = Reading(body.layers, body.pool, normalise=True)
+    reading = Reading(body.layers, body.pool)
     reply = await ask(request, name, "similarity", "similarities", pairs, reading)
     return _answer(name, reply, reply.result)
 

@@ -320,16 +320,22 @@ class GenerationAnswerer:
         self._model: LanguageModel = load_language_model(opened)
         self._coverage = Coverage(self._model.tokenizer, "inputs")
 
-    def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:
-        """Raises InputError where there is nothing to continue."""
+    def read(self, prompts: Sequence[str], num_tokens: int, sampling: Mapping[str, Any], seed: int) -> Work:
+        """Continues prompts, as `unmask.inference.left_to_right.generation.generate`. Raises InputError where there is
+        nothing to continue.
+
+        Args:
+            sampling: the fields of `Sampling`.
+        """
         encoded = self._model.tokenizer.encode_batch(list(prompts))
         for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), start=1):
             begin_with(self._model, prompt, ids, f"input {number}")
         lengths = [len(ids) for ids in encoded]
-        tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
+        tokens = sum(num_tokens * min(length + 1, self._model.window) for length in lengths)
         left_out = [max(0, length + len(self._model.prefix) - self._model.window) for length in lengths]
         self._coverage.add_texts(encoded, prompts)
         payload, unknown = list(zip(prompts, encoded, strict=True)), self._coverage.of_each(encoded)
+        continuing = Continuing(num_tokens, Sampling(**sampling), seed)
         return Work(self, continuing, payload, tokens, sum(lengths), left_out, unknown=unknown)
 
     def compute(self, options: Continuing, payloads: Sequence[list[tuple[str, list[int]]]]) -> list[list[str]]:

@@ -17,8 +17,7 @@ import numpy as np
 
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.inference.ensemble import read_members
-from unmask.inference.opening import Opened
-from unmask.inference.opening import open_model as open_directory
+from unmask.inference.opening import Opened, open_model
 from unmask.inference.predictor import load_predictor, predictor_of
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, GENERATOR, MODEL, RECIPE, is_onnx, model_directory
 from unmask.io.writing import temporary_directory
@@ -96,7 +95,7 @@ class ServedModel:
             try:
                 with temporary_directory("unmask-checkpoint") as place:
                     model = save_checkpoint_model(self.directory.parent, place / "model", step)
-                    opened = open_directory(model, MASKED, precision=self.precision, tokenizer=tokenizer)
+                    opened = open_model(model, MASKED, precision=self.precision, tokenizer=tokenizer)
                     found[step] = MaskAnswerer(opened)
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
@@ -154,7 +153,7 @@ aside, which is its kind's (`FACTS`). The first that takes a model is what it is
 _KINDS = {"predict": FINE_TUNED, "generate": CAUSAL, "fill-mask": MASKED}
 
 
-def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
+def open_served(name: str, path: str | Path, precision: str) -> ServedModel:
     """Loads a model, and what its tokenizer segments with.
 
     Raises:
@@ -176,11 +175,11 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     commands = commands_for(directory, use_of_class(source.model_class, source.config))
     found = {command: its for command, its in _OF_COMMANDS.items() if command in commands}
     main = next(iter(found))
-    opened = open_directory(directory, _KINDS.get(main), precision=precision)
+    opened = open_model(directory, _KINDS.get(main), precision=precision)
     answerers: dict[str, Any] = {"tokens": TokenAnswerer(opened)}
     for command, (answerer, new, _) in found.items():
         is_apart = command == "evaluate --pairs" and opened.loaded.discriminator_head is not None
-        answerers[answerer] = new(open_directory(directory / GENERATOR, precision=precision) if is_apart else opened)
+        answerers[answerer] = new(open_model(directory / GENERATOR, precision=precision) if is_apart else opened)
     endpoints = [_endpoint_of(answerers["task"])] if main == "predict" else []
     endpoints += [endpoint for *_, its in found.values() for endpoint in its]
     model = ServedModel(name, directory, precision, (*endpoints, "tokenize"), answerers)
@@ -234,7 +233,7 @@ def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:
         if name in places:
             raise SettingsError(f"{places[name]} and {place} are both called {name}: give one of them as NAME=DIR")
         places[name] = place
-    return {name: open_model(name, place, precision) for name, place in places.items()}
+    return {name: open_served(name, place, precision) for name, place in places.items()}
 
 
 def _name_of(path: Path) -> str:

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from unmask.errors import InputError
-from unmask.inference.left_to_right.generation import Sampling
 from unmask.io.paths import CHECKPOINTS
 from unmask.serving.engine import looks
 from unmask.serving.engine.answerers import (
-    Continuing,
     GenerationAnswerer,
     LikelihoodAnswerer,
     MaskAnswerer,
@@ -46,12 +44,6 @@ def _fill_at_step(checkpoints: dict[int, MaskAnswerer], step: int, *arguments: A
     return checkpoints[step].read(*arguments)
 
 
-def _continue(
-    answerer: GenerationAnswerer, prompts: Sequence[str], num_tokens: int, sampling: dict[str, Any], seed: int
-) -> Work:
-    return answerer.read(prompts, Continuing(num_tokens, Sampling(**sampling), seed))
-
-
 READERS = {
     "predictions": Reader("task", TaskAnswerer.read),
     "masks": Reader("masks", MaskAnswerer.read),
@@ -60,7 +52,7 @@ READERS = {
     "cut vectors": Reader("vectors", VectorAnswerer.read_cut),
     "similarities": Reader("vectors", VectorAnswerer.read_pairs),
     "scores": Reader("likelihoods", LikelihoodAnswerer.read),
-    "continuations": Reader("generation", _continue),
+    "continuations": Reader("generation", GenerationAnswerer.read),
     "tokens": Reader("tokens", TokenAnswerer.tokens),
     "template tokens": Reader("tokens", TokenAnswerer.template_tokens),
     "attention": Reader("vectors", looks.attention),

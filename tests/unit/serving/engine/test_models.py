@@ -24,7 +24,7 @@ from unmask.models.google.tensor_bundle import open_bundle
 from unmask.models.hub.directory import load_encoder
 from unmask.serving.engine import models
 from unmask.serving.engine.answerers import MaskAnswerer
-from unmask.serving.engine.models import default_models, open_model
+from unmask.serving.engine.models import default_models, open_served
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -47,7 +47,7 @@ def test_a_server_of_no_named_model_takes_the_samples_and_those_of_the_demo(
 
 
 def test_a_bert_of_google_is_looked_into_as_any_other() -> None:
-    endpoints = open_model("google", GOOGLE, "fp32").endpoints
+    endpoints = open_served("google", GOOGLE, "fp32").endpoints
     assert endpoints[0] == "fill-mask"
     assert {"attention", "layers"} <= set(endpoints)
 
@@ -57,7 +57,7 @@ def test_a_class_that_is_found_by_the_weights_is_served_as_one_that_is_named(tin
     config = json.loads((directory / "config.json").read_text())
     del config["architectures"]
     (directory / "config.json").write_text(json.dumps(config))
-    assert open_model("its", directory, "fp32").endpoints == open_model("named", tiny_model, "fp32").endpoints
+    assert open_served("its", directory, "fp32").endpoints == open_served("named", tiny_model, "fp32").endpoints
     assert describe(directory)["commands"] == describe(tiny_model)["commands"]
 
 
@@ -68,7 +68,7 @@ def test_a_fine_tuned_bert_of_google_is_served_as_one(tmp_path: Path) -> None:
     variables |= {"output_weights": np.zeros((2, config["hidden_size"])), "output_bias": np.zeros(2)}
     directory = write_checkpoint(tmp_path, variables, config)
     shutil.copy(GOOGLE / "vocab.txt", directory)
-    assert open_model("its", directory, "fp32").endpoints[0] == "classify"
+    assert open_served("its", directory, "fp32").endpoints[0] == "classify"
     assert describe(directory)["is"] == "a fine-tuned model"
 
 
@@ -82,18 +82,18 @@ def test_a_model_whose_segmenter_is_missing_is_refused_at_the_start(
     monkeypatch.setitem(sys.modules, "kiwipiepy", None)
     monkeypatch.setitem(segmenters.SEGMENTERS, "kiwi", segmenters._load_kiwi_segmenter.__wrapped__)
     with pytest.raises(SettingsError, match="kiwi needs the library kiwipiepy"):
-        open_model("its", directory, "fp32")
+        open_served("its", directory, "fp32")
 
 
 def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_path: Path) -> None:
     texts = ["the sky is blue and the sea is green"] * 20
     directory = save_discriminator(tmp_path / "electra", texts)
-    alone = set(open_model("alone", directory, "fp32").endpoints)
+    alone = set(open_served("alone", directory, "fp32").endpoints)
     assert {"features", "attention"} <= alone
     assert alone.isdisjoint({"fill-mask", "score", "pairs", "token-scores"})
     assert describe(directory)["commands"][0] == "evaluate --pairs --discriminator"
     save_masked_lm(directory / GENERATOR, "electra", texts)
-    both = open_model("both", directory, "fp32")
+    both = open_served("both", directory, "fp32")
     assert {"score", "pairs", "token-scores"} <= set(both.endpoints)
     assert both.answerer("likelihoods").scorer
     assert describe(directory)["commands"][0] == "evaluate --pairs"
@@ -106,7 +106,7 @@ def test_a_model_of_any_number_of_labels_says_so(tiny_model: Path, tmp_path: Pat
     task = open_task(settings, ColumnSettings())
     encoder = load_encoder(tiny_model, head="sequence_classification").encoder
     save_finetuned(task.module(encoder), task, load_tokenizer(tiny_model), tmp_path)
-    described = open_model("its", tmp_path, "fp32").facts().description
+    described = open_served("its", tmp_path, "fp32").facts().description
     assert (described["multi_label"], described["thresholds"]) == (True, {"n": 0.5, "y": 0.3})
 
 
@@ -115,11 +115,11 @@ def test_a_model_of_tags_says_of_what(tiny_model: Path, tmp_path: Path, units: s
     model = save_task_model(
         tmp_path / "model", tiny_model, name="tagging", labels=["O", "B-X", "I-X"], max_length=24, units=units
     )
-    assert open_model("its", model, "fp32").facts().description["units"] == units
+    assert open_served("its", model, "fp32").facts().description["units"] == units
 
 
 def test_all_uses_of_a_model_have_one_set_of_weights(tiny_model: Path) -> None:
-    model = open_model("its", tiny_model, "fp32")
+    model = open_served("its", tiny_model, "fp32")
     encoder = model.answerer("masks").filler.encoder
     assert model.answerer("vectors").model.encoder is encoder
     assert model.answerer("likelihoods").scorer.encoder is encoder
@@ -135,6 +135,6 @@ def test_no_thread_stays_that_has_loaded_a_model(tiny_model: Path, monkeypatch: 
             super().__init__(opened)
 
     monkeypatch.setitem(models._OF_COMMANDS, "fill-mask", ("masks", Use, ("fill-mask",)))
-    open_model("its", tiny_model, "fp32")
+    open_served("its", tiny_model, "fp32")
     [loaded_by] = threads
     assert not loaded_by.is_alive()
