@@ -95,19 +95,30 @@ class TrialsDisplay:
 
 
 @contextmanager
-def warning_once(seen: set[str], level: int = logging.NOTSET) -> Iterator[None]:
-    """A block that shows a warning only where it is not in `seen`, and adds it; logs opened in it get each one.
+def first_warnings(seen: set[str]) -> Iterator[None]:
+    """A block of which only warnings and errors that are not in `seen` are shown and logged; adds them to it."""
 
-    Args:
-        level: less than that is neither shown nor logged.
-    """
+    def is_first(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        is_new = record.levelno >= logging.WARNING and message not in seen
+        if is_new:
+            seen.add(message)
+        return is_new
+
+    with _filtering(is_first):
+        yield
+
+
+@contextmanager
+def warning_once(seen: set[str]) -> Iterator[None]:
+    """A block that shows a warning only where it is not in `seen`, and adds it; logs opened in it get each one."""
 
     def mark(record: logging.LogRecord) -> bool:
         if record.levelno == logging.WARNING:
             message = record.getMessage()
             setattr(record, HIDDEN, message in seen)
             seen.add(message)
-        return record.levelno >= level
+        return True
 
     with ExitStack() as filters:
         filters.enter_context(_filtering(mark))

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.finetuning.search.display import warning_once
+from unmask.finetuning.search.display import first_warnings, warning_once
 from unmask.finetuning.search.grid import plan_trials
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
@@ -106,7 +106,7 @@ def run_trials(
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is read or written
         # Its other messages are those of the trials, which open the same inputs.
-        with logging_messages(directory, echo=True), warning_once(seen, logging.WARNING):
+        with logging_messages(directory, echo=True), first_warnings(seen):
             checked: set[tuple[str, int | None, int | None]] = set()
             for trial in trials:
                 its = trial.settings

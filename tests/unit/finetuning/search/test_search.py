@@ -121,6 +121,7 @@ def test_what_is_wrong_with_the_inputs_is_shown_once(tmp_path: Path, capsys: pyt
     assert lines.count("warning: nothing was learned") == 1
     assert lines.count("dev: 60 examples") == 2
     assert (out / "log.txt").read_text().count("60 examples") == 0
+    assert (out / "log.txt").read_text().count("WARNING the vocabulary does not cover these texts") == 1
     for trial in (out / "trials").iterdir():
         assert (trial / "log.txt").read_text().count("WARNING the vocabulary does not cover these texts") == 2
     assert logger.filters == []
