@@ -13,6 +13,9 @@ from unmask.errors import StoreError
 from unmask.store.encoding import Chunk, EncodingSettings, TextDigest, digested
 from unmask.store.shard_writer import read_record
 
+_OPTIONS = {"sentences_by": "--sentences", "splitter": "--sentences"}
+"""What `unmask prepare` calls settings that have other names in manifests and records of shards."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -21,7 +24,7 @@ class Job:
     corpora: list[Corpus]  # in their order in the store
     reading: ReadingSettings  # how files become documents
     cleaning: CleaningSettings  # what is repaired and left out
-    encoder: EncodingSettings  # makes an encoder
+    encoding: EncodingSettings  # makes an encoder
     out: Path  # the store's directory
     dtype: Any  # of a token
     fingerprint: str  # of the tokenizer
@@ -36,7 +39,7 @@ class Job:
         times, seed = {corpus.name: corpus.times for corpus in self.corpora}, self.corpora[0].seed
         return {
             "shard_bytes": self.shard_bytes,
-            "sentences_by": self.encoder.splitter,
+            "sentences_by": self.encoding.splitter,
             **({"mixture": times, "mixture_seed": seed} if self.corpora[0].name else {}),
             "reading": self.reading.as_recorded(),
             "cleaning": self.cleaning.model_dump(),
@@ -47,7 +50,7 @@ class Job:
         return {
             "tokenizer": self.fingerprint,
             "shard_bytes": self.shard_bytes,
-            "splitter": self.encoder.splitter,
+            "splitter": self.encoding.splitter,
             "text": digest.hexdigest(),
         }
 
@@ -72,5 +75,5 @@ def finished_shard(job: Job, shard: int, chunks: Iterable[Chunk], digest: TextDi
 
 def made_from_another(out: Path, different: list[str]) -> StoreError:
     """The error that names the differences in text or settings of a resumed preparation."""
-    made = f"was made from another {' and '.join(different)}"
+    made = f"was made from another {' and '.join(_OPTIONS.get(name, name) for name in different)}"
     return StoreError(f"{out}: what is there {made}: start again with --overwrite, or choose another --out")

@@ -122,7 +122,7 @@ def prepare(
         corpora=corpora,
         reading=reading,
         cleaning=cleaning,
-        encoder=EncodingSettings(tokenizer_path, splitter),
+        encoding=EncodingSettings(tokenizer_path, splitter),
         out=out,
         dtype=token_dtype(text_tokenizer.vocab_size),
         fingerprint=text_tokenizer.fingerprint(),
@@ -235,7 +235,7 @@ def _prepare(
         documents = tallied(read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out))
         chunks = watched(cut_chunks(documents, job.shard_bytes))
         if ray_address is None:
-            encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers))
+            encode = stack.enter_context(encoder_pool(encoder, job.encoding, workers))
             records = [
                 _write_shard(job, shard, some, encode, advance)
                 for shard, some in groupby(chunks, lambda chunk: chunk.shard)

@@ -51,7 +51,7 @@ def write_shards_on_ray(
         OutputError: a machine cannot write to the shared folder, or was lost too often; no machine is left for a
             minute; or Ray has ended on this machine.
     """
-    encoder = replace(job.encoder, tokenizer=job.encoder.tokenizer.resolve())  # workers have folders of their own
+    encoding = replace(job.encoding, tokenizer=job.encoding.tokenizer.resolve())  # workers have folders of their own
     waiting: deque[int | dict[str, Any]] = deque()
 
     def finished(shard: int | dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def write_shards_on_ray(
                     for chunk in digested(of_shard, digest):
                         cluster.call(_put, chunk)
                     made_from = job.made_from(digest)
-                    cluster.call(_begin, encoder, job.out.resolve(), shard, job.dtype.str, made_from)
+                    cluster.call(_begin, encoding, job.out.resolve(), shard, job.dtype.str, made_from)
                     waiting.append(shard)
                 if len(waiting) >= most:
                     yield finished(waiting.popleft())
@@ -101,11 +101,11 @@ def _put(chunk: Chunk) -> None:
     _text.append(ray.put(chunk))
 
 
-def _begin(encoder: EncodingSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any]) -> None:
+def _begin(encoding: EncodingSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any]) -> None:
     import ray
 
     write_shard = ray.remote(max_retries=_MOST_RETRIES)(_write_shard)
-    _under_way[shard] = write_shard.remote(encoder, out, shard, dtype, made_from, _text[:])
+    _under_way[shard] = write_shard.remote(encoding, out, shard, dtype, made_from, _text[:])
     _text.clear()
 
 

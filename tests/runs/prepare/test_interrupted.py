@@ -256,7 +256,7 @@ def test_a_shard_that_does_not_say_its_splitter_is_refused(folder: Path, stopped
     record = json.loads(path.read_text())
     del record["made_from"]["splitter"]
     path.write_text(json.dumps(record))
-    with pytest.raises(StoreError, match="made from another splitter: start"):
+    with pytest.raises(StoreError, match="made from another --sentences: start"):
         prepare_here(folder, stopped, resume=True)
 
 

@@ -196,7 +196,7 @@ OTHERS: dict[str, tuple[list[str], str]] = {
     "cleaning": (["--min-characters", "5"], "cleaning.min_characters"),
     "two of cleaning": (["--duplicates", "documents", "--set", "cleaning.nfc=false"], "cleaning.nfc and cleaning.dupl"),
     "reading": (["--set", "reading.txt_documents=file"], "reading.txt_documents"),
-    "the splitter": (["--sentences", "kiwi"], "sentences_by"),
+    "the splitter": (["--sentences", "kiwi"], "--sentences"),
 }
 
 
@@ -238,9 +238,12 @@ def test_a_mixture_of_other_shares_or_another_seed_is_another_store(
     assert {**tree_of(place), "m.yaml": None} == {**before, "m.yaml": None}
 
 
-@pytest.mark.parametrize("name", ["mixture_seed", "sentences_by", "cleaning.nfc"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("mixture_seed", "mixture_seed"), ("sentences_by", "--sentences"), ("cleaning.nfc", "cleaning.nfc")],
+)
 def test_a_store_that_does_not_say_a_setting_is_refused(
-    unmask: Command, place: Path, tokenizer: Path, name: str
+    unmask: Command, place: Path, tokenizer: Path, name: str, told: str
 ) -> None:
     write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE})
     words = ["prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
@@ -250,7 +253,7 @@ def test_a_store_that_does_not_say_a_setting_is_refused(
     group, _, key = name.rpartition(".")
     del (manifest[group] if group else manifest)[key]
     path.write_text(json.dumps({**manifest, "sha256": manifest_checksum(manifest)}))
-    check_refused(unmask(*words), f"made: what is there was made from another {name}: start again")
+    check_refused(unmask(*words), f"made: what is there was made from another {told}: start again")
 
 
 def test_mistakes_are_told_before_a_mixture_is_read(
