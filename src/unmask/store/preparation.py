@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -194,6 +194,25 @@ def _check_complete(store: TokenStore, job: Job) -> None:
             raise made_from_another(job.out, keys)
 
 
+@dataclass
+class _Read:
+    """What a preparation has read so far of its text."""
+
+    counts: CorpusCounts = field(default_factory=CorpusCounts)
+    documents_of: Counter[str] = field(default_factory=Counter)  # by file
+    text_bytes: int = 0
+
+    def chunks(self, job: Job) -> Iterator[Chunk]:
+        for chunk in cut_chunks(self._documents(job), job.shard_bytes):
+            self.text_bytes += chunk.bytes
+            yield chunk
+
+    def _documents(self, job: Job) -> Iterator[Document]:
+        for document in read_corpora(job.corpora, self.counts, job.reading, job.cleaning, work_directory=job.out):
+            self.documents_of[document.source.rpartition(":")[0]] += 1
+            yield document
+
+
 def _prepare(
     job: Job,
     tokenizer: Tokenizer,
@@ -203,13 +222,11 @@ def _prepare(
     interruption: Interruption,
     expected_tokens: int | None,
 ) -> None:
-    out = job.out
-    counts = CorpusCounts()
-    documents_of: Counter[str] = Counter()  # by file
+    out, read = job.out, _Read()
     with ExitStack() as stack:
         progress = stack.enter_context(Progress("preparing", unit="tokens"))
-        stack.enter_context(listing_skipped(out, counts))
-        tokens_done = text_bytes = 0
+        stack.enter_context(listing_skipped(out, read.counts))
+        tokens_done = 0
 
         def advance(num_tokens: int) -> None:
             nonlocal tokens_done
@@ -221,19 +238,11 @@ def _prepare(
             interruption.check()
 
         def watched(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-            nonlocal text_bytes
             for chunk in chunks:
                 advance(0)
-                text_bytes += chunk.bytes
                 yield chunk
 
-        def tallied(documents: Iterator[Document]) -> Iterator[Document]:
-            for document in documents:
-                documents_of[document.source.rpartition(":")[0]] += 1
-                yield document
-
-        documents = tallied(read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out))
-        chunks = watched(cut_chunks(documents, job.shard_bytes))
+        chunks = watched(read.chunks(job))
         if ray_address is None:
             encode = stack.enter_context(encoder_pool(encoder, job.encoding, workers))
             records = [
@@ -250,22 +259,15 @@ def _prepare(
     if sum(record["documents"] for record in records) == 0:
         remove_records(out)
         raise InputError(
-            f"{names_of(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
+            f"{names_of(job.files)}: no text with a sentence in it{describe_losses(read.counts)}: give text to prepare"
         )
     with as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
-    write_manifest(out, records, _description(job, tokenizer, records, counts, documents_of, text_bytes))
+    write_manifest(out, records, _description(job, tokenizer, records, read))
 
 
-def _description(
-    job: Job,
-    tokenizer: Tokenizer,
-    records: list[dict[str, Any]],
-    counts: CorpusCounts,
-    documents_of: Counter[str],
-    text_bytes: int,
-) -> dict[str, Any]:
+def _description(job: Job, tokenizer: Tokenizer, records: list[dict[str, Any]], read: _Read) -> dict[str, Any]:
     """What the manifest says besides the shards."""
     side_arrays = word_arrays(tokenizer.vocab_size) if tokenizer.reads_words else {}
     if any(record[f"{kind}_spans"] for record in records for kind in KINDS):
@@ -276,13 +278,13 @@ def _description(
         **({"side_arrays": side_arrays} if side_arrays else {}),
         "tokenizer_fingerprint": job.fingerprint,
         "sources": [
-            {"file": str(path), "bytes": _size(path), "documents": documents_of[name_of(path)]}
+            {"file": str(path), "bytes": _size(path), "documents": read.documents_of[name_of(path)]}
             for path in dict.fromkeys(job.files)
         ],
         **job.settings(),
         **({"mixture_bytes": {corpus.name: corpus.size for corpus in job.corpora}} if job.corpora[0].name else {}),
-        "text": counts.as_dict(),
-        "text_bytes": text_bytes,
+        "text": read.counts.as_dict(),
+        "text_bytes": read.text_bytes,
     }
 
 
