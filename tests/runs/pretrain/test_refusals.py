@@ -12,7 +12,7 @@ from support.corpora import contents
 from support.files import write
 from unmask.config import dump_settings
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
-from unmask.pretraining.inputs import check_tokenizer
+from unmask.pretraining.own_store import check_tokenizer
 from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer

@@ -26,7 +26,7 @@ from unmask.objectives.table import new_objective
 from unmask.packing.loader import SequenceLoader
 from unmask.packing.planning import PlannedSequence, Planner
 from unmask.pretraining.initial_weights import build_module
-from unmask.pretraining.inputs import open_store
+from unmask.pretraining.own_store import open_store
 from unmask.pretraining.start import Start
 from unmask.pretraining.steps import sequence_loader, with_rates
 from unmask.recipe.loading import merged_values

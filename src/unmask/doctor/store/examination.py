@@ -27,7 +27,7 @@ from unmask.io.progress import Progress, human_count
 from unmask.objectives.floors import by_figure, unigram_entropy
 from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
-from unmask.pretraining.inputs import check_tokenizer
+from unmask.pretraining.own_store import check_tokenizer
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import template_of
 from unmask.recipe.loading import ALTERNATIVES

@@ -12,7 +12,7 @@ import pytest
 from support.continued import run_two_steps
 from support.runs import weight_bytes
 from unmask.errors import SettingsError
-from unmask.pretraining.inputs import find_tokenizer
+from unmask.pretraining.own_store import find_tokenizer
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
@@ -31,7 +31,7 @@ FOUR_STEPS = ["train.steps=4", "train.save_every=2"]
 def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a tokenizer nor a store may be made."""
     for name in ("train_tokenizer", "prepare"):
-        monkeypatch.setattr(f"unmask.pretraining.inputs.{name}", lambda *_, **__: pytest.fail("works in vain"))
+        monkeypatch.setattr(f"unmask.pretraining.own_store.{name}", lambda *_, **__: pytest.fail("works in vain"))
 
 
 def test_raw_text_is_cut_by_the_models_own_tokenizer(
