@@ -108,25 +108,8 @@ def opening_run(
         for place in (aside, directory):  # a lock stays with what it was taken of, whatever the name is then
             if place.is_dir():
                 held.enter_context(alone_in(place))
-        if directory.is_dir():
-            with as_output_error(directory):
-                (directory / f"{UNFINISHED}{RECIPE}").unlink(missing_ok=True)  # of a run that was killed as it began
-        if aside.is_dir() and directory.is_dir() and not _names(directory):
-            directory.rmdir()  # of an attempt to replace the run that was killed
-        put_back(directory)
-        put_back(directory / MODEL)
-        for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
-            put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
-        _refuse_foreign_recipe(saved, type(recipe))
-        is_run = saved.is_file() or bool(list_steps(directory / CHECKPOINTS))
-        is_there = is_run or _holds_only(directory, keeps)
-        continues, replaces = resume and is_run, overwrite and is_there
-        if overwrite:
-            _check_only_a_run(directory, keeps)
-        elif not (resume and is_there):
-            no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
-            advice = "choose another --out, or pass --resume or --overwrite" if is_there else no_run
-            refuse_existing(directory, overwrite=False, instead=advice)
+        _put_back_left(directory, aside)
+        continues, replaces = _check_existing(directory, type(recipe), keeps, resume=resume, overwrite=overwrite)
         changes = find_changes(saved, recipe) if continues else Changes([])
         if replaces:
             _refuse_own_inputs(directory, recipe.as_written())
@@ -147,6 +130,37 @@ def opening_run(
             raise Interrupted(f"{directory}: stopped before the first step; {then}", number) from error
         if continues or replaces:
             remove_replaced(directory)
+
+
+def _put_back_left(directory: Path, aside: Path) -> None:
+    """Puts back what a process that was killed has left beside its place, and removes what it had only begun."""
+    if directory.is_dir():
+        with as_output_error(directory):
+            (directory / f"{UNFINISHED}{RECIPE}").unlink(missing_ok=True)  # of a run that was killed as it began
+    if aside.is_dir() and directory.is_dir() and not _names(directory):
+        directory.rmdir()  # of an attempt to replace the run that was killed
+    put_back(directory)
+    put_back(directory / MODEL)
+    for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
+        put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
+
+
+def _check_existing(
+    directory: Path, kind: type[Settings], keeps: Sequence[str], *, resume: bool, overwrite: bool
+) -> tuple[bool, bool]:
+    """Whether the run there is continued, and whether it is replaced; arguments as in `opening_run`, `kind` is the
+    recipe's class. Raises OutputError if there is something that can be neither."""
+    saved = directory / RECIPE
+    _refuse_foreign_recipe(saved, kind)
+    is_run = saved.is_file() or bool(list_steps(directory / CHECKPOINTS))
+    is_there = is_run or _holds_only(directory, keeps)
+    if overwrite:
+        _check_only_a_run(directory, keeps)
+    elif not (resume and is_there):
+        no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
+        advice = "choose another --out, or pass --resume or --overwrite" if is_there else no_run
+        refuse_existing(directory, overwrite=False, instead=advice)
+    return resume and is_run, overwrite and is_there
 
 
 @contextmanager
