@@ -240,7 +240,6 @@ def build_module(
     if num_new_entries and tokenizer.vocab_size - num_new_entries <= encoder.settings.vocab_size:
         _add_rows(encoder, tokenizer, num_new_entries)
     sizes = encoder.settings
-    attach_tokenizer(encoder, tokenizer, source.directory)
     if task.head_kind not in sizes.family.heads:
         raise SettingsError(
             f"task.name={settings.task.name} and init_from={settings.init_from}, which is an {sizes.family.title}, do "
@@ -252,14 +251,12 @@ def build_module(
             f"task.max_length {settings.task.max_length} is over the {sizes.num_positions} positions of "
             f"{source.directory} (max_position_embeddings): lower it"
         )
-    if settings.from_scratch:
-        encoder = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
-        attach_tokenizer(encoder, tokenizer, source.directory)
-    elif settings.transfer_layers is not None:
+    if settings.from_scratch or settings.transfer_layers is not None:
         fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
-        transfer_layers(fresh, encoder, settings.transfer_layers)
+        if settings.transfer_layers is not None:
+            transfer_layers(fresh, encoder, settings.transfer_layers)
         encoder = fresh
-        attach_tokenizer(encoder, tokenizer, source.directory)
+    attach_tokenizer(encoder, tokenizer, source.directory)
     module = module_on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
     if settings.freeze_layers is not None:
         random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
