@@ -1,10 +1,6 @@
 """The module of tasks with one output for a whole text: an encoder, and a head on its summary of each sequence.
 
-GPT-1's auxiliary objective is here too (Radford et al. 2018, section 3.2): besides the task, the next token is
-predicted, with the word embeddings as decoder. As in the released code, its loss is averaged over the tokens of a
-sequence, then over sequences, so that the coefficient means the same for texts of any length. BERT's left-to-right
-model has no such decoder: its masked-LM head is dropped for fine-tuning, so it has no auxiliary objective. ELMo
-classifies texts from all its layers, or those of `task.feature_layers` (`unmask.models.elmo.classifier`).
+ELMo classifies texts from all its layers, or those of `task.feature_layers` (`unmask.models.elmo.classifier`).
 """
 
 from __future__ import annotations
@@ -24,12 +20,11 @@ from unmask.errors import SettingsError
 from unmask.models.buckets import IS_PADDING, NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
-from unmask.models.families.table import ARCHITECTURES
-from unmask.models.family import Family, HeadKind
+from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import Classifier, DeepClassifier, TwoOrderClassifier, WindowClassifier, new_head
 from unmask.models.heads.layer_mixture import ELMOS
-from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
+from unmask.tasks.auxiliary_lm import check_sees_no_next_token, next_token_term, num_continued
 from unmask.tasks.base import TaskModule
 from unmask.tasks.settings import TaskSettings
 
@@ -144,7 +139,7 @@ class SequenceModule(TaskModule):
         if not self._auxiliary_lm_weight:
             return super().forward(batch)
         hidden = self.encoder(batch)
-        terms = self.loss(self._read(hidden, batch), batch)
+        terms = self.loss(self.of_units(self._of_rows(batch, hidden), batch), batch)
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -153,22 +148,19 @@ class SequenceModule(TaskModule):
             return self.of_units(torch.cat([self._of_rows(part) for part in in_parts(batch)]), batch)
         return self.of_units(self._of_rows(batch), batch)
 
-    def _of_rows(self, batch: Batch) -> Tensor:
-        """What the head gives for each sequence, or reads of it if it puts them together itself."""
-        if isinstance(self.head, BiLstmHead):
-            return self.head(self.encoder(batch), batch.lengths)  # type: ignore[no-any-return]
-        if isinstance(self.head, ElmoClassifier):
-            return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
-        return self._of_summaries(self.encoder.summary(batch))
+    def _of_rows(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
+        """What the head gives for each sequence, or reads of it if it puts them together itself.
 
-    def _of_summaries(self, summaries: Tensor) -> Tensor:
-        return summaries if isinstance(self.head, WindowClassifier) else self.head(summaries)
-
-    def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
-        if isinstance(self.head, BiLstmHead):
-            return self.of_units(self.head(hidden, batch.lengths), batch)
-        return self.of_units(self._of_summaries(hidden[batch.last_tokens]), batch)
+        Args:
+            hidden: (tokens, hidden), the output of the encoder, a causal one, where it is there already.
+        """
+        head = self.head
+        if isinstance(head, BiLstmHead):
+            return head(self.encoder(batch) if hidden is None else hidden, batch.lengths)  # type: ignore[no-any-return]
+        if isinstance(head, ElmoClassifier):
+            return head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
+        summaries = self.encoder.summary(batch) if hidden is None else hidden[batch.last_tokens]
+        return summaries if isinstance(head, WindowClassifier) else head(summaries)
 
     def of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(units, outputs) from what `_of_rows` gives for their sequences."""
@@ -217,52 +209,6 @@ def _rescale(head: nn.Module, mean: float, deviation: float) -> None:
     output.weight *= deviation
     if output.bias is not None:
         output.bias.mul_(deviation).add_(mean)
-
-
-def num_continued(batch: Batch) -> int:
-    """How many sequences have more than one token."""
-    return sum(length > 1 for length in batch.lengths)
-
-
-def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient: float) -> LossTerm:
-    """The term `lm`: the sum over sequences of the mean cross-entropy of their next tokens, counted in sequences.
-
-    Args:
-        hidden: (tokens, hidden), the encoder's output.
-    """
-    assert not encoder.reads_words, "refused at the start"
-    sequences = batch.sequence_of_token()
-    is_followed = sequences[:-1] == sequences[1:]
-    num_targets = batch.bounds.diff() - 1  # (sequences,)
-    if batch.is_padded:  # all tokens; those without a next token get no label
-        labels = batch.input_ids[1:].where(is_followed & ~batch.columns[IS_PADDING][1:], IGNORE_INDEX)
-        weights = 1 / num_targets.clamp(min=1)[sequences[:-1]]
-        total = summed_decoder_loss(Decoder(hidden[:-1], encoder.word_embeddings), labels, weights)
-        return LossTerm("lm", total, coefficient)
-    followed = torch.nonzero(is_followed).squeeze(-1)
-    weights = 1 / num_targets[sequences[followed]]  # (followed,) float32
-    decoder = Decoder(hidden[followed], encoder.word_embeddings)
-    total = summed_decoder_loss(decoder, batch.input_ids[followed + 1], weights)
-    return LossTerm("lm", total, coefficient)
-
-
-def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
-    """Raises SettingsError if next-token prediction is wanted of an encoder that is not causal, or of one whose
-    decoder has a head of its own, as BERT's left-to-right model: a fine-tuned model leaves that out."""
-    family = encoder.settings.family
-    if auxiliary_lm_weight and not _decodes_by_embeddings(family):
-        is_causal = encoder.settings.is_causal
-        why = "has no decoder left for it" if is_causal else "see it"
-        whose = "init_from's left-to-right" if is_causal else "the tokens of init_from's"
-        raise SettingsError(
-            f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and {whose} "
-            f"({family.name}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
-            f"({', '.join(name for name, each in ARCHITECTURES.items() if _decodes_by_embeddings(each))})"
-        )
-
-
-def _decodes_by_embeddings(family: Family) -> bool:
-    return family.left_to_right and not family.has("masked_lm_head")
 
 
 def new_sequence_module(

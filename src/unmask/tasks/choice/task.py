@@ -28,6 +28,7 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
+from unmask.tasks.auxiliary_lm import check_sees_no_next_token
 from unmask.tasks.base import ExampleCounts, Prediction, Task
 from unmask.tasks.choice.layouts import (
     DATA_SETS,
@@ -40,7 +41,7 @@ from unmask.tasks.choice.layouts import (
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import naming, wrong_prediction
-from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss, new_task_head
+from unmask.tasks.sequence_module import SequenceModule, label_loss, new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput, assemble

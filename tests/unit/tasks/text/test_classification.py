@@ -21,9 +21,10 @@ from unmask.inference.example_sets import ExampleSet, measure
 from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
+from unmask.tasks.auxiliary_lm import next_token_term, num_continued
 from unmask.tasks.base import ExampleCounts, positive_label
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.sequence_module import SequenceModule, next_token_term, num_continued
+from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text import classification, regression
 from unmask.tasks.text.classification import Classification, open_task, warn_of_contradictions
