@@ -34,6 +34,7 @@ from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import examples_in_words, flatten, last_evaluation
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
+from unmask.tasks.recorded import recorded_task
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -120,7 +121,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
         export: the ONNX file that the card is of; None: it is of the model itself.
     """
     config, run = read_any_config(directory), directory.parent
-    task = config.get("unmask_task", {}).get("name")
+    task = (recorded := recorded_task(config)).get("name")
     recipe, made_here = _recipe_of(directory, is_tuned=task is not None)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None
@@ -135,11 +136,11 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     opens_there = _opens_there(directory, config) and not export
     tokenizer = description.get("tokenizer", {})
     reads_windows = task is not None and (
-        kind_of(task) not in FIELDS_OF_KINDS["truncation"] or config["unmask_task"].get("long_text") == "windows"
+        kind_of(task) not in FIELDS_OF_KINDS["truncation"] or recorded.get("long_text") == "windows"
     )
     segmenter = tokenizer.get("segmenter")
     pipeline = FACTS[kind_of(task)].hub_task if task else pipeline_of(config, use)
-    own_ways = _own_ways(config)
+    own_ways = _own_ways(config, recorded)
     front = {
         "license": stated.license,
         "language": list(stated.languages),
@@ -166,7 +167,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             task=task,
             is_tuned=use is not None and use.kind == FINE_TUNED,
             is_ours=is_ours,
-            is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),
+            is_pair="text_b" in recorded.get("columns", {}),
             is_number=task is not None and FACTS[kind_of(task)].is_number,
             labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
             init_from=_origin(recipe),
@@ -179,9 +180,9 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             machine=sessions[-1].get("device") if sessions else None,
             versions=sessions[-1].get("versions", {}) if sessions else {},
             trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
-            settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
+            settings=None if recipe is None else _own_settings(recipe) | _thresholds(recorded),
             reads_windows=reads_windows,
-            max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
+            max_length=recorded.get("max_length") or config.get(TRAINED_LENGTH),
             content=content,
             stated=stated,
         )
@@ -208,10 +209,9 @@ def _is_unknown_there(config: Mapping[str, Any]) -> bool:
     return family is not None and not family.in_transformers
 
 
-def _own_ways(config: Mapping[str, Any]) -> list[str]:
+def _own_ways(config: Mapping[str, Any], task: Mapping[str, Any]) -> list[str]:
     """Why no code for `transformers` would answer as `unmask` does; empty if some does. A segmenter and
     TensorFlow's weights are named elsewhere in the card."""
-    task = config.get("unmask_task", {})
     ways = {
         "`transformers` has no such model": _is_unknown_there(config),
         "its head, or a part of it, is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
@@ -393,8 +393,8 @@ def _own_settings(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
     return dict(_shown(flatten(given)))
 
 
-def _thresholds(config: Mapping[str, Any]) -> dict[str, Any]:
+def _thresholds(task: Mapping[str, Any]) -> dict[str, Any]:
     """Those that were chosen for labels: other programs do not know them."""
-    chosen = config.get("unmask_task", {}).get("thresholds") or {}
+    chosen = task.get("thresholds") or {}
     shown = ", ".join(f"{label}: {human_number(value)}" for label, value in chosen.items())
     return {"task.thresholds": shown} if shown else {}

@@ -40,12 +40,13 @@ from unmask.io.progress import human_bytes, human_count, named
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import MADE_BY, family_in
 from unmask.models.hub.headers import is_google, num_parameters, read_any_config, refusal_of
-from unmask.models.hub.uses import commands_for, use_of
+from unmask.models.hub.uses import FINE_TUNED, commands_for, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name
 from unmask.store.store import TokenStore
+from unmask.tasks.recorded import recorded_task
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -183,10 +184,11 @@ def describe_model(path: Path) -> dict[str, Any]:
         **{name: config[name] for name in SIZES if name in config},
         **{name: config[its_name] for name, its_name in _renamed_sizes(config).items() if its_name in config},
     }
-    if isinstance(labels := config.get("id2label"), dict) and config.get("problem_type") != "regression":
+    has_labels = (use is None or use.kind == FINE_TUNED) and config.get("problem_type") != "regression"
+    if has_labels and isinstance(labels := config.get("id2label"), dict):
         description["labels"] = list(labels.values())
-    if "unmask_task" in config:
-        description["task"] = config["unmask_task"]
+    if task := recorded_task(config):
+        description["task"] = task
     if is_onnx(path) and (path / CERTIFICATE).is_file():
         certificate = read_object(path / CERTIFICATE, ModelError)
         description["export"] = {name: certificate.get(name) for name in CERTIFIED}

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from support.model_files import edit_config
 from unmask.card import Exported, Stated, card_of, stated_in, write_card
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.info import describe_model
 from unmask.store.manifest import manifest_checksum
 from unmask.store.preparation import prepare
 from unmask.training.run.model_place import check_place
@@ -67,6 +69,15 @@ def test_a_model_made_elsewhere(tmp_path: Path, tiny_model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"model_type": "t5", "architectures": ["T5Model"]}), "utf-8")
     with pytest.raises(ModelError, match="models of this family do not load here"):
         card_of(model)
+
+
+def test_a_model_that_transformers_gave_another_head(tmp_path: Path, tiny_model: Path) -> None:
+    model = a_run(tmp_path / "run", tiny_model) / "model"
+    edit_config(model, architectures=["BertForMaskedLM"], transformers_version="5.23.0")
+    card = card_of(model)
+    assert ModelCard(card).data.pipeline_tag == "fill-mask"
+    assert "text-classification" not in card
+    assert not {"task", "labels"} & describe_model(model).keys()
 
 
 @pytest.fixture

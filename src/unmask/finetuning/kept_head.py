@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
+from unmask.io.paths import HEAD_WEIGHTS
 from unmask.io.progress import counted, named
 from unmask.models.encoder import Encoder
 from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier
 from unmask.models.heads.layer_mixture import ELMOS
 from unmask.models.hub.directory import load_model
-from unmask.models.hub.files import HEAD_WEIGHTS
 from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.models.hub.weight_names import fill_weights, own_names

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from unmask.errors import ModelError, SettingsError
 from unmask.inference.ensemble import CHOSEN, answers_of
-from unmask.io.paths import GENERATOR, model_directory
+from unmask.io.paths import GENERATOR, HEAD_WEIGHTS, model_directory
 from unmask.io.writing import refuse_inputs_inside, write_json, writing_directory
 from unmask.models.hub.config import MADE_BY, TRAINED_LENGTH
-from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_config, read_head_weights, write_weights
+from unmask.models.hub.files import CONFIG, WEIGHTS, read_config, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.model_place import check_place

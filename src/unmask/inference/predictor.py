@@ -21,16 +21,16 @@ from unmask.inference.onnx_model import OnnxModule
 from unmask.inference.opening import Opened, attach_tokenizer, freeze, open_model, refuse_options
 from unmask.inference.task_options import NOTHING_SAID, Columns, Use, adjusted_task, as_columns, check_task_settings
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import as_path, check_writable, is_onnx
+from unmask.io.paths import HEAD_WEIGHTS, as_path, check_writable, is_onnx
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row
 from unmask.io.writing import refuse_inputs_inside, writing
-from unmask.models.hub.files import HEAD_WEIGHTS
 from unmask.models.hub.uses import FINE_TUNED, check_segments
 from unmask.models.hub.weight_names import fill_weights, own_names
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
+from unmask.tasks.recorded import recorded_task
 from unmask.tasks.table import recall_task
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute
@@ -196,7 +196,7 @@ def predictor_of(opened: Opened, task: str | None = None) -> Predictor:
     except ModelError as error:
         raise ModelError(f"{directory}/{error}") from error
     module: Any = recalled.module(loaded.encoder, loaded.head)
-    is_foreign = "unmask_task" not in loaded.config
+    is_foreign = not recorded_task(loaded.config)
     ignores_segments = is_foreign and not tokenizer.reads_words and not tokenizer.gives_segments
     if is_foreign and not ignores_segments:
         check_segments(loaded.encoder.settings, directory)

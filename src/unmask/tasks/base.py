@@ -25,12 +25,12 @@ from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.trained import TrainedModule
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.kinds import FACTS, TaskKind
 from unmask.tasks.mixture_penalty import check_mixes, penalty_counts, penalty_terms
 
 if TYPE_CHECKING:  # a model in ONNX is opened without them
     from unmask.io.input_files import DataPath
     from unmask.io.rows import Row
-    from unmask.tasks.kinds import TaskKind
     from unmask.tasks.settings import ColumnSettings, TaskSettings
     from unmask.tasks.text.calibration import Reliability
     from unmask.tokenization.opening import Tokenizer
@@ -209,7 +209,6 @@ class Task(ABC, Generic[ExampleT]):
         settings: what the recipe says of it.
         columns: the user's.
         kind: a key of `TASKS`.
-        head_kind: the kind of head that `module` builds.
         labels: in the order of their ids; empty if the task has none, or they must be read from the training file.
         problem_type: as in `config.json`; None if the head allows only one.
         per_token: True if there is one output per token, False if one per unit.
@@ -221,12 +220,16 @@ class Task(ABC, Generic[ExampleT]):
     settings: TaskSettings
     columns: ColumnSettings
     kind: ClassVar[TaskKind]
-    head_kind: ClassVar[HeadKind]
     labels: tuple[str, ...] = ()
     problem_type: ClassVar[str | None]
     per_token: ClassVar[bool]
     text_columns: tuple[tuple[str, ...], ...] = ()
     label_thresholds: dict[str, float] | None = None
+
+    @property
+    def head_kind(self) -> HeadKind:
+        """The kind of head that `module` builds."""
+        return FACTS[self.kind].head
 
     @property
     def id_column(self) -> str:

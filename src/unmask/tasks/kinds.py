@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from unmask.models.family import HeadKind
+
 TaskKind = Literal["classification", "regression", "qa", "choice", "tagging"]
 
 
@@ -11,6 +13,7 @@ class KindFacts(NamedTuple):
     """What the programs know of a kind of task, without a task at hand.
 
     Attributes:
+        head: the kind of head that it has.
         endpoint: of the server.
         summary: what the endpoint answers.
         examples: inputs of a request; where texts are read a text, then a pair.
@@ -29,6 +32,7 @@ class KindFacts(NamedTuple):
         own_way: why the pipeline of `transformers` for `hub_task` does not answer as `unmask` does; empty if it does.
     """
 
+    head: HeadKind
     endpoint: str
     summary: str
     examples: tuple[str | dict[str, Any], ...]
@@ -47,6 +51,7 @@ class KindFacts(NamedTuple):
 
 FACTS: dict[TaskKind, KindFacts] = {
     "classification": KindFacts(
+        head="sequence_classification",
         endpoint="classify",
         summary="Labels of texts, or of pairs",
         examples=("a gripping , beautifully acted film", {"text_a": "A man plays.", "text_b": "Nobody plays."}),
@@ -60,6 +65,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         scores_labels=True,
     ),
     "regression": KindFacts(
+        head="sequence_classification",
         endpoint="regress",
         summary="A number for a text, or a pair",
         examples=("a fine film", {"text_a": "A man plays a guitar.", "text_b": "A man plays."}),
@@ -72,6 +78,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         is_number=True,
     ),
     "qa": KindFacts(
+        head="question_answering",
         endpoint="answer",
         summary="Answers to questions in passages",
         examples=({"question": "Who wrote it?", "context": "The book was written by Ada in London."},),
@@ -88,6 +95,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         own_way="`transformers` has no pipeline for question-answering",
     ),
     "choice": KindFacts(
+        head="multiple_choice",
         endpoint="choose",
         summary="The best of some choices",
         examples=({"context": "She opened the door and", "choices": ["left.", "seven."]},),
@@ -102,6 +110,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         own_way="`transformers` has no pipeline for multiple-choice",
     ),
     "tagging": KindFacts(
+        head="token_classification",
         endpoint="tag",
         summary="Entities, with their characters in the text",
         examples=({"text": "Anna works in Berlin."},),

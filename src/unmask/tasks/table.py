@@ -14,6 +14,7 @@ from unmask.tasks.choice import task as choice
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa import squad
 from unmask.tasks.qa import task as qa
+from unmask.tasks.recorded import kinds_for, recorded_task
 from unmask.tasks.rows import check_columns
 from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of, wrong_name
 from unmask.tasks.tagging import task as tagging
@@ -48,7 +49,7 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
     """The task of a fine-tuned model, lenient about columns.
 
     Args:
-        loaded: if it was not trained here, its config.json has no `unmask_task`, and its head gives the kind of task.
+        loaded: if its head was not trained here, its config.json records no task, and the head gives the kind.
         name: a task to measure the model on, if it is not the one it was trained on; its data set then says whether
             questions may have no answer, and the model's threshold is kept if that holds for both.
 
@@ -91,8 +92,8 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
 
 def _remembered(loaded: LoadedModel) -> dict[str, Any]:
     """Settings by name, and `columns`: the model's own; without a record, of the first kind that fits its head."""
-    kinds, num_positions = [kind for kind in TASKS if _fits(kind, loaded)], loaded.encoder.settings.num_positions
-    recorded = loaded.config.get("unmask_task", {})
+    kinds = kinds_for(loaded.head_kind, len(loaded.labels or ()), loaded.problem_type)
+    recorded, num_positions = recorded_task(loaded.config), loaded.encoder.settings.num_positions
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("columns", {}), Mapping):
         raise ModelError(
             "config.json: unmask_task, or columns in it, is no object: get the model again, or take it out"
@@ -111,15 +112,6 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
             "positions: lower it"
         )
     return kept
-
-
-def _fits(kind: TaskKind, loaded: LoadedModel) -> bool:
-    """Whether a kind of task has the kind of head of a model; several kinds may have the same."""
-    task = open_task(TaskSettings(name=kind), ColumnSettings())
-    if loaded.head_kind == task.head_kind == "sequence_classification":
-        gives_values = len(loaded.labels or ()) == 1 or loaded.problem_type == "regression"
-        return gives_values == (task.problem_type == "regression")
-    return loaded.head_kind == task.head_kind
 
 
 def _check_kind(name: str, trained: Any) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from support.files import write_rows
-from support.finetuned_exchange import KINDS, assert_equal, batch_of, outputs_of
+from support.finetuned_exchange import KINDS, TAGS, TEXTS, assert_equal, batch_of, outputs_of
+from support.untrained import save_task_model
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 
@@ -30,11 +31,11 @@ QUESTION = "Where did they write it?"
 """That of all examples."""
 
 
-def finetune_there(name: str, base: Path, directory: Path) -> Any:
+def finetune_there(name: str, base: Path, directory: Path, **changes: Any) -> Any:
     """A step of `transformers` on a fresh head, saved by it with its tokenizer."""
     kind = KINDS[name]
     torch.manual_seed(1)
-    model = kind.model.from_pretrained(base, **(kind.config or {})).train()
+    model = kind.model.from_pretrained(base, **(kind.config or {}), **changes).train()
     tokenizer = AutoTokenizer.from_pretrained(base)
     with torch.no_grad():  # fresh biases are all 0, and hide mistakes
         for parameter_name, parameter in model.named_parameters():
@@ -102,6 +103,21 @@ def test_what_they_save_answers_here(bases: dict[str, Path], tmp_path: Path, fam
     if right:
         expected = 100 * sum(right) / len(right) if name == "qa" else sum(right) / len(right)
         assert measured["metrics"]["exact_match" if name == "qa" else "accuracy"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "was", [{"name": "tagging", "labels": [*TAGS]}, {"name": "classification", "labels": [*"abc"], "multi_label": True}]
+)
+def test_a_model_of_ours_that_they_gave_another_head(bases: dict[str, Path], tmp_path: Path, was: Any) -> None:
+    """They keep what `config.json` records of the task that it was fine-tuned for before."""
+    ours = save_task_model(tmp_path / "ours", bases["bert"], max_length=40, **was)
+    changes = {"problem_type": "single_label_classification", "ignore_mismatched_sizes": True}
+    finetune_there("classification", ours, tmp_path / "theirs", **changes)
+    assert "unmask_task" in json.loads((tmp_path / "theirs" / "config.json").read_text("utf-8"))
+    answer = transformers.pipeline("text-classification", str(tmp_path / "theirs"), device="cpu")
+    for row, said in zip(TEXTS, predict(tmp_path / "theirs", TEXTS, device="cpu"), strict=True):
+        (best,) = answer(row)
+        assert (said["label"], said["probabilities"][said["label"]]) == (best["label"], pytest.approx(best["score"]))
 
 
 def best_span(tokenizer: Any, context: str, logits: Tensor) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 from pydantic import ValidationError
 
 from unmask.errors import ModelError
+from unmask.io.paths import HEAD_WEIGHTS
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family, HeadKind, ModelClass, Part
@@ -259,6 +260,14 @@ def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
     if kind is None:
         raise ModelError(f"{path}: {HEAD_KIND} is {named!r}; expected one of {', '.join(get_args(HeadKind))}")
     return kind
+
+
+def without_lost_head(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """`config.json` without what it says of a head in a file of its own, and of its task, where `transformers`, which
+    keeps these keys and not that file, has saved the model."""
+    if HEAD_KIND not in config or "transformers_version" not in config or (directory / HEAD_WEIGHTS).exists():
+        return config
+    return {key: value for key, value in config.items() if key not in (HEAD_KIND, HEAD_CLASS, "unmask_task")}
 
 
 def left_prefixes(family: Family, its: ModelClass) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError, SettingsError
-from unmask.io.paths import model_directory
+from unmask.io.paths import HEAD_WEIGHTS, model_directory
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
 from unmask.models.encoder import Encoder, new_encoder
@@ -37,7 +37,7 @@ from unmask.models.hub.config import (
     left_prefixes,
     problem_type_of,
 )
-from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
+from unmask.models.hub.files import CONFIG, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import PRETRAINING_HEADS, LoadedModel, ModelSource, open_source
 from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
 from unmask.models.sizes import Sizes

@@ -20,25 +20,25 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.io.encodings import LFS_POINTER
 from unmask.io.json_files import read_object
-from unmask.io.paths import ONNX
+from unmask.io.paths import HEAD_WEIGHTS, ONNX
 from unmask.io.writing import writing
+from unmask.models.hub.config import without_lost_head
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-HEAD_WEIGHTS = "head.safetensors"
 PICKLE = "pytorch_model.bin"
 
 _LFS_POINTER = LFS_POINTER.encode()
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """`config.json` as it is. Raises ModelError if there is none, or it is not a JSON object."""
+    """`config.json`, without a lost head. Raises ModelError if there is none, or it is not a JSON object."""
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
     if not (directory / CONFIG).is_file():
         raise ModelError(f"{directory / CONFIG} is missing: expected a model directory in the Hugging Face layout")
-    return read_object(directory / CONFIG, ModelError)
+    return without_lost_head(directory, read_object(directory / CONFIG, ModelError))
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from unmask.errors import ModelError
 from unmask.io.json_files import read_object
 from unmask.io.paths import CONFIGS
-from unmask.models.hub.config import read_class
+from unmask.models.hub.config import read_class, without_lost_head
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types of parameters; old directories keep position ids beside them, as integers."""
@@ -32,7 +32,7 @@ def read_any_config(directory: Path) -> dict[str, Any]:
     if is_google(directory) or not config.get("architectures"):
         with suppress(ModelError):  # `refusal_of` gives the reason
             config["architectures"] = [_class_of(directory, config)]
-    return config
+    return without_lost_head(directory, config)
 
 
 def refusal_of(directory: Path, config: Mapping[str, Any]) -> str | None:

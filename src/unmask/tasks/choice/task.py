@@ -27,7 +27,6 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.models.family import HeadKind
 from unmask.tasks.auxiliary_lm import check_sees_no_next_token
 from unmask.tasks.base import ExampleCounts, Prediction, Task
 from unmask.tasks.choice.layouts import (
@@ -69,7 +68,6 @@ class Choice(Task[ChoiceExample]):
     columns: ColumnSettings
 
     kind: ClassVar[TaskKind] = "choice"
-    head_kind: ClassVar[HeadKind] = "multiple_choice"
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = False
 

@@ -15,7 +15,6 @@ from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.models.family import HeadKind
 from unmask.models.heads.answerability import AnswerabilityHead
 from unmask.models.heads.heads import Classifier, DeepClassifier
 from unmask.tasks.base import ExampleCounts, Prediction, Score, Task
@@ -54,7 +53,6 @@ class QaTask(Task[QaExample]):
     data_set: QaDataSet
 
     kind: ClassVar[TaskKind] = "qa"
-    head_kind: ClassVar[HeadKind] = "question_answering"
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
 

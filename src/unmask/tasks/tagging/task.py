@@ -19,7 +19,6 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.cutting import SpannedText, fit_tokenizer
@@ -63,7 +62,6 @@ class Tagging(Task[TaggingExample]):
     warned: set[Warned] = field(default_factory=set, compare=False, repr=False)
 
     kind: ClassVar[TaskKind] = "tagging"
-    head_kind: ClassVar[HeadKind] = "token_classification"
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
 

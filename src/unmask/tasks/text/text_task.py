@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
-from unmask.models.family import HeadKind
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import naming
@@ -36,7 +35,6 @@ class TextTask(Task[TextExample[LabelT]], Generic[LabelT]):
     settings: TaskSettings
     files: TextFiles
 
-    head_kind: ClassVar[HeadKind] = "sequence_classification"
     per_token: ClassVar[bool] = False
 
     @property

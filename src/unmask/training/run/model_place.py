@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unmask.errors import OutputError
-from unmask.io.paths import GENERATOR, MODEL, RESULTS, SPAN_BOUNDARY
+from unmask.io.paths import GENERATOR, HEAD_WEIGHTS, MODEL, RESULTS, SPAN_BOUNDARY
 from unmask.io.writing import (
     REPLACED,
     UNFINISHED,
@@ -24,7 +24,7 @@ from unmask.io.writing import (
     sha256,
     writing_directory,
 )
-from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
+from unmask.models.hub.files import CONFIG, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES, WORD_SETTINGS, WORDS_FILE
 
 logger = logging.getLogger("unmask")

@@ -15,6 +15,7 @@ from support.model_files import Edit, edit_config, edit_weights, with_one, witho
 from support.sizes import small
 from support.tensors import assert_equal
 from unmask.errors import ModelError
+from unmask.info import describe
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import HeadKind
@@ -307,6 +308,16 @@ def test_a_head_apart_is_read_as_strictly(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"head\.safetensors is missing"):
         load_model(tmp_path, FINE_TUNED)
     assert load_encoder(tmp_path, head="question_answering").architecture == "OpenAIGPTModel"
+
+
+def test_a_model_that_transformers_saved_anew_has_no_head_apart(tmp_path: Path) -> None:
+    """It keeps our keys of `config.json`, and not the file."""
+    save_finetuned(tmp_path, "gpt1", "question_answering")
+    (tmp_path / "head.safetensors").unlink()
+    edit_config(tmp_path, transformers_version="5.23.0", unmask_task={"name": "qa"})
+    assert load_model(tmp_path).head_kind is None
+    assert {"is": "an encoder without a head"}.items() <= (described := describe(tmp_path)).items()
+    assert "task" not in described
 
 
 @pytest.mark.parametrize("family", FAMILIES)
