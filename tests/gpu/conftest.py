@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gpu_training import OBJECTIVE_VARIANTS, TASKS, VOCAB_SIZE, Work, work_of_objective, work_of_task
+from support.gpu_training import TASKS, VOCAB_SIZE, Work, work_of_objective, work_of_task
 from unmask.store.preparation import prepare
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=[*OBJECTIVE_VARIANTS, *TASKS])
+@pytest.fixture(scope="module")
 def work(request: pytest.FixtureRequest, store: Path) -> Work:
     return work_of_task(request.param) if request.param in TASKS else work_of_objective(request.param, store)
 

@@ -1,7 +1,7 @@
 """Captured steps of real models in bfloat16 compute the same as ever: losses, chance, compiled blocks.
 
-What does not need a GPU runs on the CPU as well, where nothing is captured and the same is computed. On a GPU steps
-are captured as CUDA graphs: `pytest -m gpu` takes some two minutes.
+What does not need a GPU runs on the CPU as well with `--run-slow`: nothing is captured and the same is computed. On a
+GPU steps are captured as CUDA graphs: `pytest -m gpu` takes some two minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from support.captured_toy import read_all
 from support.gpu_training import (
+    OBJECTIVE_VARIANTS,
+    TASKS,
     begin_training,
     count_targets,
     losses_of,
@@ -25,7 +27,6 @@ from support.gpu_training import (
 )
 from unmask.training.captured.stepper import CapturedStepper
 
-ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SLOW_ON_THE_CPU = pytest.mark.parametrize(
     "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
@@ -39,7 +40,14 @@ def steps_on(device: str, number: int) -> int:
 # The same as ever
 
 
-@ON_BOTH
+@pytest.mark.parametrize(
+    ("work", "device"),
+    [
+        *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in (*OBJECTIVE_VARIANTS, *TASKS)),
+        ("ModernBERT by Muon", "cpu"),  # tests/contracts has the others
+    ],
+    indirect=["work"],
+)
 def test_steps_are_those_computed_as_they_come(work: Any, device: str) -> None:
     """Steps in bf16, dropout off, beside autocast: 1e-2 of each loss, some roundings of 2^-8 through two layers.
 
@@ -75,7 +83,7 @@ def test_a_curve_of_200_steps_ends_where_that_of_fp32_does(store: Path, device: 
 # Chance
 
 
-@ON_BOTH
+@SLOW_ON_THE_CPU
 def test_every_step_draws_new_dropout_and_the_same_after_the_generator_is_put_back(masked_lm: Any, device: str) -> None:
     def state() -> Tensor:
         return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
@@ -96,7 +104,7 @@ def test_every_step_draws_new_dropout_and_the_same_after_the_generator_is_put_ba
     assert take_steps(masked_lm, trained, iter([0, 0])) == [first, second]
 
 
-@ON_BOTH
+@SLOW_ON_THE_CPU
 def test_a_run_that_continues_is_bit_for_bit_one_that_never_stopped(masked_lm: Any, device: str) -> None:
     """With dropout; the one that continues has seen none of the shapes before."""
     compute = new_compute(device)

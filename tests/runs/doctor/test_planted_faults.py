@@ -70,16 +70,6 @@ def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tok
     assert "tokenizer" in findings["inputs-unreadable"].message
 
 
-def test_a_corpus_repeated_ten_times(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:
-    text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
-    prepare([text], store / "tokenizer", tmp_path / "store")
-    pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
-    found = check_run(tmp_path / "run")
-    assert faults_of(found) == {"repeated-corpus"}
-    told = next(finding for finding in found if finding.name == "repeated-corpus").message
-    assert "200 documents are 20 distinct ones, nearly every one 10 times" in told
-
-
 def test_a_few_copies_are_no_fault(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:
     for name, num_copies in (("few", 2), ("some", 12)):
         text = write_documents(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])

@@ -41,7 +41,8 @@ def command(words: tuple[str, list[str]], run: Path, *more: str) -> list[str]:
     return ["pretrain", words[0], *words[1], *more, "--out", str(run)]
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 4])
 def test_a_power_of_two_processes_ends_with_the_bits_of_one(
     number: int, words: tuple[str, list[str]], alone: Path, tmp_path: Path
 ) -> None:

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from support.corpora import learn_and_prepare
 from support.elmo import write_elmo_recipe
 from support.files import write, write_rows
-from support.runs import assert_same_run, assert_same_weights, pretrain_without_report, stop_at
+from support.runs import assert_same_weights, pretrain_without_report
 from support.tensors import same_batch
-from unmask.errors import Interrupted, ModelError, SettingsError, UserError
+from unmask.errors import ModelError, SettingsError, UserError
 from unmask.finetuning.run import finetune
 from unmask.inference.averaging import average_models
 from unmask.inference.ensemble import write_ensemble
@@ -97,20 +97,6 @@ def test_a_checkpoint_holds_what_each_lane_remembers(whole: Path) -> None:
     assert weights["remembered_outputs"].shape == (2, 2, NUM_LANES, PROJECTION)
     assert weights["remembered_cells"].shape == (2, 2, NUM_LANES, CELL)
     assert (weights["remembered_cells"].abs().amax(-1) > 0).all()
-
-
-@pytest.mark.parametrize("steps", [(5,), (2, 7, 11)], ids=str)
-def test_a_run_stopped_and_resumed_is_the_run_that_never_stopped(
-    words: tuple[str, list[str]], whole: Path, tmp_path: Path, steps: tuple[int, ...]
-) -> None:
-    run = tmp_path / "run"
-    for step in steps:
-        with pytest.MonkeyPatch.context() as patch:
-            stop_at(patch, step)
-            with pytest.raises(Interrupted):
-                pretrain(*words, out=run, resume=True)
-    pretrain(*words, out=run, resume=True)
-    assert_same_run(run, whole)
 
 
 def test_micro_batches_change_neither_gradient_nor_figures(words: tuple[str, list[str]], tmp_path: Path) -> None:

@@ -363,11 +363,11 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     words: tuple[str, list[str]], pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
     """Also with activations that are computed again, and through a stop; from a model, which is measured first."""
-    more = [*OFF, f"init_from={alone}"]
-    pretrain_without_report(words[0], [*words[1], *CUT, *more, steps(STEPS)], tmp_path / "whole")
+    more = [*OFF, f"init_from={alone}", steps(8)]
+    pretrain_without_report(words[0], [*words[1], *CUT, *more], tmp_path / "whole")
     run = tmp_path / "divided"
-    divided = [*pretrain_words, *more, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
-    stopped(wait_for(start_ranks([divided] * 2, {0: partial(stop_in, 7)})))
+    divided = [*pretrain_words[:-1], *more, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([divided] * 2, {0: partial(stop_in, 3)})))
     all_well(run_ranks(divided, divided))
     assert_near(run, tmp_path / "whole")
     before, same = (rows_of(each)[0] for each in (run, tmp_path / "whole"))

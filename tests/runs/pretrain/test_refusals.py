@@ -10,8 +10,7 @@ import torch
 from support.commands import write_documents
 from support.corpora import contents
 from support.files import write
-from unmask.config import dump_settings
-from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
+from unmask.errors import InputError, ModelError, SettingsError, StoreError, UserError
 from unmask.pretraining.own_store import check_tokenizer
 from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_pretrain_recipe
@@ -135,34 +134,3 @@ def test_a_segmenter_and_masking_by_annotations_do_not_go_together(tiny_recipe: 
     told = r"objective\.masking=entity and tokenizer\.segmenter=kiwi of t do"
     with pytest.raises(SettingsError, match=told):
         check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=entity"]), tokenizer, "t")
-
-
-def test_a_run_that_would_overwrite_its_own_store_is_refused(
-    tiny_recipe: Path, tiny_text: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    pretrain(str(tiny_recipe), [f"corpus={tiny_text}", "train.steps=1"], out=run)
-    before = contents(run)
-    with pytest.raises(SettingsError, match=r"store=.*/run/store is in the run that --overwrite removes"):
-        pretrain(str(tiny_recipe), [f"store={run / 'store'}"], out=run, overwrite=True)
-    assert contents(run) == before
-
-
-def test_an_existing_run_needs_a_word(words: tuple[str, list[str]], tmp_path: Path) -> None:
-    recipe, overrides = words
-    short, run = (recipe, [*overrides, "train.steps=1"]), tmp_path / "run"
-    pretrain(*short, out=run)
-    before = contents(tmp_path)
-    with pytest.raises(OutputError, match="choose another --out, or pass --resume or --overwrite"):
-        pretrain(*short, out=run)
-    with pytest.raises(SettingsError, match=r"begun with other settings: optimizer\.learning_rate"):
-        pretrain(recipe, [*overrides, "train.steps=1", "optimizer.learning_rate=1e-5"], out=run, resume=True)
-    with pytest.raises(SettingsError, match="give one of them"):
-        pretrain(*short, out=run, resume=True, overwrite=True)
-    (run / "recipe.yaml").write_text(dump_settings(load_pretrain_recipe(str(run / "recipe.yaml"), ["seed=77"])))
-    with pytest.raises(SettingsError, match=r"begun with other settings: seed=77 \(it was \d+\)\. "):
-        pretrain(str(run / "recipe.yaml"), out=run, resume=True)
-    (run / "recipe.yaml").write_bytes(before["run/recipe.yaml"])
-    assert contents(tmp_path) == before
-    pretrain(recipe, [*overrides, "train.steps=1", "seed=8"], out=run, overwrite=True)
-    assert "seed: 8" in (run / "recipe.yaml").read_text()

@@ -9,85 +9,61 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = """
-import os, sys
-from unmask.cli.main import main
-sys.argv = ["unmask", "--version"]
-try:
-    main()
-finally:
-    print(os.environ["OMP_WAIT_POLICY"], os.environ.get("GOMP_SPINCOUNT"))
-"""
-
-
-@pytest.mark.parametrize(("given", "expected"), [(None, ["passive", "1000"]), ("active", ["active", "None"])])
-def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(given: str | None, expected: list[str]) -> None:
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    }
-    if given is not None:
-        environment["OMP_WAIT_POLICY"] = given
-    finished = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.split() == ["unmask", "0.1.0", *expected]
-
-
-IN_A_CONTAINER = """
-import os, sys
-from pathlib import Path
-from unmask.cli.main import main
+from support.files import write
+from unmask.cli.main import _set_defaults_of_libraries
 from unmask.io import cores
 
-cores.QUOTA = Path(sys.argv[1])
-sys.argv = ["unmask", "--version"]
-try:
-    main()
-finally:
-    print(os.environ.get("OMP_NUM_THREADS"))
-"""
+DEFAULTS = {
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "1000",
+    "OMP_NUM_THREADS": None,
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+    "LRU_CACHE_CAPACITY": "16",
+}
 
 
-@pytest.mark.parametrize(("quota", "given", "threads"), [
-    ("50000 100000", {}, "1"), ("50000 100000", {"OMP_NUM_THREADS": "3"}, "3"), ("max 100000", {}, "None"),
-])  # fmt: skip
-def test_threads_are_as_many_as_a_container_may_run(
-    quota: str, given: dict[str, str], threads: str, tmp_path: Path
-) -> None:
-    (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | given
-    command = [sys.executable, "-c", IN_A_CONTAINER, str(tmp_path / "cpu.max")]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+def test_defaults_of_libraries_are_set_before_any_command() -> None:
+    program = "import os, sys\nfrom unmask.cli.main import main\nsys.argv = ['unmask', '--version']\n"
+    program += "try:\n    main()\nfinally:\n    print(os.environ['OMP_WAIT_POLICY'])"
+    environment = {name: value for name, value in os.environ.items() if name not in DEFAULTS}
+    finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.split()[-1] == threads
-
-
-CACHE = """
-import os
-from unmask.cli.main import main
-
-try:
-    main()
-finally:
-    print(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"])
-"""
+    assert finished.stdout.split() == ["unmask", "0.1.0", "passive"]
 
 
 @pytest.mark.parametrize(
-    ("words", "kept"),
+    ("words", "quota", "given", "changes"),
     [
-        ("serve runs/bf16-test", "16"),
-        ("serve runs/test --precision fp32", "16"),
-        ("serve runs/test --precision bf16", "512"),
-        ("serve runs/test --precision=bf16", "512"),
-        ("predict runs/test", "512"),
+        ("predict runs/test", "max 100000", {}, {}),
+        ("predict runs/test", "50000 100000", {}, {"OMP_NUM_THREADS": "1"}),
+        ("predict runs/test", "50000 100000", {"OMP_NUM_THREADS": "3"}, {}),
+        ("predict runs/test", "max 100000", {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": None}),
+        *(
+            (f"serve {more}", "max 100000", {}, {"GOMP_SPINCOUNT": "5000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": kept})
+            for more, kept in (
+                ("runs/bf16-test", "16"),
+                ("runs/test --precision fp32", "16"),
+                ("runs/test --precision bf16", "512"),
+                ("runs/test --precision=bf16", "512"),
+            )
+        ),
     ],
 )
-def test_few_shapes_are_kept_where_requests_are_served_in_fp32(words: str, kept: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
-    command = [sys.executable, "-c", CACHE, *words.split(), "--help"]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.split()[-2:] == [kept, "16"]
+def test_defaults_are_those_of_the_command_and_of_the_container_and_what_is_set_stays(
+    words: str,
+    quota: str,
+    given: dict[str, str],
+    changes: dict[str, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads sleep while they wait, and are as many as a container may run; in fp32 a server keeps few shapes."""
+    monkeypatch.setattr(cores, "QUOTA", write(tmp_path / "cpu.max", f"{quota}\n"))
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(sys, "argv", ["unmask", *words.split()])
+    _set_defaults_of_libraries()
+    expected = DEFAULTS | given | changes
+    assert os.environ == {name: value for name, value in expected.items() if value is not None}
 
 
 @pytest.mark.parametrize(

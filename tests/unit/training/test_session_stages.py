@@ -98,23 +98,32 @@ def test_batches_follow_the_share_done(tmp_path: Path, budget: dict[str, float])
     assert run(tmp_path, **budget) == [*[2] * 7, *[6] * (1 if "tokens" in budget else 3)]
 
 
+@pytest.fixture(scope="module", params=["adamw", "lamb"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run that was never interrupted, and its settings."""
+    directory = tmp_path_factory.mktemp("whole")
+    changes = {"steps": 10, "stage_at": 0.5, "optimizer": request.param}
+    run(directory, **changes)
+    return directory, changes
+
+
 @pytest.mark.parametrize("stop_after", range(1, 10))
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_after: int, optimizer: str) -> None:
-    changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "optimizer": optimizer}
-    run(tmp_path / "whole", **changes)
+def test_phases_and_stages_resume_bit_for_bit_at_any_step(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]], stop_after: int
+) -> None:
+    directory, changes = whole
     with pytest.raises(Interrupted):
-        run(tmp_path / "run", stop_after=stop_after, **changes)
-    run(tmp_path / "run", **changes)
-    ends = [find_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "run")]
+        run(tmp_path, stop_after=stop_after, **changes)
+    run(tmp_path, **changes)
+    ends = [find_checkpoint(each / "checkpoints") for each in (directory, tmp_path)]
     first, second = (end for end in ends if end is not None)
     for name in (WEIGHTS, OPTIMIZER):
         assert (first.directory / name).read_bytes() == (second.directory / name).read_bytes()
     assert first.state["position"] == second.state["position"]
     assert (first.state["position"]["phase"], first.state["position"]["sequence"]) == (1, 10)
-    whole, resumed = ([row["learning_rate"] for row in rows_of(tmp_path / name)] for name in ("whole", "run"))
+    unbroken, resumed = ([row["learning_rate"] for row in rows_of(each)] for each in (directory, tmp_path))
     expected = [0, 0.05, 0.1, 0.1 * 7 / 8, 0.1 * 6 / 8, 0, 0.05, 0.1, 0.1 * 2 / 3, 0.1 / 3]
-    assert whole == resumed == pytest.approx(expected)
+    assert unbroken == resumed == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))

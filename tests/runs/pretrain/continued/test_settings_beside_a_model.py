@@ -131,22 +131,6 @@ def test_a_generator_gets_the_same_dropout(
     run_two_steps(recipe, other, tmp_path / "second")
 
 
-def test_a_dropout_that_a_family_has_not_is_refused(
-    recipe: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path
-) -> None:
-    causal = ["objective={name: causal_lm}", SINGLE, f"store={tiny_store}", "train.steps=1", "schedule.warmup_steps=0"]
-    lstm = [*causal, "model={architecture: lstm, preset: tiny, hidden_size: 16, intermediate_size: 16}"]
-    written = yaml.safe_load(tiny_recipe.read_text())
-    del written["model"]
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(written))
-    model = pretrain(str(tmp_path / "recipe.yaml"), lstm, out=tmp_path / "lstm")
-    words = [*causal[:-1], f"init_from={model}"]
-    open_start(load_pretrain_recipe(recipe, [*words, "model.hidden_dropout_prob=.3"]))
-    told = r"^model\.\* does not fit init_from=.*, of the family lstm: attention_probs_dropout_prob 0\.2 means nothing"
-    with pytest.raises(SettingsError, match=told):
-        pretrain(recipe, [*words, "model.attention_probs_dropout_prob=.2"], out=tmp_path / "run")
-
-
 def test_a_deeper_model_begins_with_the_loss_of_the_one_it_is_made_of(
     recipe: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path
 ) -> None:

@@ -20,12 +20,6 @@ from unmask.inference.glue.submission import TABLES, submit, validate
 TASKS = ("cola", "sst2", "mrpc", "qqp", "wnli", "qnli", "rte", "mnli", "stsb")
 
 
-@pytest.fixture(scope="module")
-def full_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """GLUE's test files, with all their rows, and nothing in them."""
-    return write_test_files(tmp_path_factory.mktemp("glue"), {name: table.rows for name, table in TABLES.items()})
-
-
 def read_tables(path: Path) -> dict[str, list[list[str]]]:
     with zipfile.ZipFile(path) as archive:
         return {
@@ -34,10 +28,11 @@ def read_tables(path: Path) -> dict[str, list[list[str]]]:
         }
 
 
-def test_all_eleven_with_all_their_rows(tmp_path: Path, full_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_eleven_with_all_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "predict_file", answer_in_turn)
+    data = write_test_files(tmp_path, {name: table.rows for name, table in TABLES.items()})
     out = tmp_path / "made" / "glue.zip"
-    summary = submit(write_all_finetuned(tmp_path), out, data=full_data)
+    summary = submit(write_all_finetuned(tmp_path), out, data=data)
     tables = read_tables(out)
     assert {name: len(rows) - 1 for name, rows in tables.items()} == {
         "CoLA.tsv": 1063, "SST-2.tsv": 1821, "MRPC.tsv": 1725, "STS-B.tsv": 1379, "QQP.tsv": 390965, "MNLI-m.tsv": 9796,
@@ -129,21 +124,22 @@ def test_a_missing_run_is_refused_or_left_out(
 
 
 def test_wnli_without_a_run_gets_the_majority(
-    tmp_path: Path, full_data: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """As BERT's authors submitted it: models learn no more, and the server wants the file."""
     runs = [run for run in write_all_finetuned(tmp_path) if run.name != "run-wnli"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(submission, "predict_file", answer_in_turn)
-        summary = submit(runs, tmp_path / "glue.zip", data=full_data, allow_missing=True)
+    data = write_test_files(tmp_path, small)
+    summary = submit(runs, tmp_path / "glue.zip", data=data, allow_missing=True)
     told = (
-        "no run for wnli: WNLI.tsv says 0 (not_entailment) in all 146 rows, the more frequent label of its training "
-        "file, as in BERT's submission (Devlin et al. 2019, appendix B.1)"
+        f"no run for wnli: WNLI.tsv says 0 (not_entailment) in all {small['WNLI.tsv']} rows, the more frequent label "
+        "of its training file, as in BERT's submission (Devlin et al. 2019, appendix B.1)"
     )
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [told]
     assert summary.missing == ()
     assert list(read_tables(tmp_path / "glue.zip")) == list(TABLES)
-    assert read_tables(tmp_path / "glue.zip")["WNLI.tsv"][1:] == [[str(index), "0"] for index in range(146)]
+    assert read_tables(tmp_path / "glue.zip")["WNLI.tsv"][1:] == [
+        [str(index), "0"] for index in range(small["WNLI.tsv"])
+    ]
     caplog.clear()
     assert validate(tmp_path / "glue.zip").predictions == summary.predictions
     assert not caplog.messages

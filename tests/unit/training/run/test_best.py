@@ -97,15 +97,24 @@ def test_lower_is_better_for_losses(tmp_path: Path, name: str) -> None:
     assert (int(module.seen), last.figures[name]) == (6, 0.4)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Toy, Ending]:
+    """A run that was never interrupted."""
+    directory = tmp_path_factory.mktemp("whole")
+    return directory, *run(directory, FIGURES, patience=3, save_every=5)
+
+
 @pytest.mark.parametrize("stop_after", range(1, 15))
-def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: int) -> None:
-    whole, expected = run(tmp_path / "whole", FIGURES, patience=3, save_every=5)
+def test_interrupted_is_uninterrupted_bit_for_bit(
+    tmp_path: Path, whole: tuple[Path, Toy, Ending], stop_after: int
+) -> None:
+    directory, unbroken, expected = whole
     with pytest.raises(Interrupted):
-        run(tmp_path / "run", FIGURES, stop_after=stop_after, patience=3, save_every=5)
-    resumed, last = run(tmp_path / "run", FIGURES, patience=3, save_every=5)
+        run(tmp_path, FIGURES, stop_after=stop_after, patience=3, save_every=5)
+    resumed, last = run(tmp_path, FIGURES, patience=3, save_every=5)
     assert last == expected
-    assert_equal(resumed.state_dict(), whole.state_dict())
-    ends = [find_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "run")]
+    assert_equal(resumed.state_dict(), unbroken.state_dict())
+    ends = [find_checkpoint(each / "checkpoints") for each in (directory, tmp_path)]
     assert [end.step for end in ends if end is not None] == [14, 14]
     for file in (WEIGHTS, BEST):
         first, second = ((end.directory / file).read_bytes() for end in ends if end is not None)
