@@ -15,6 +15,8 @@ from support.family_parity import (
     FAMILY_SIZES,
     LENGTHS,
     TOLERANCE,
+    both,
+    differences,
     draw,
     evaluated,
     gradient_difference,
@@ -25,7 +27,6 @@ from support.family_parity import (
     run_theirs,
     save_again,
     settings_of,
-    unpad,
 )
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
@@ -33,9 +34,31 @@ from unmask.models.family import HeadKind
 from unmask.models.heads.heads import needs_pooler, new_head
 from unmask.models.hub.config import class_in, config_of
 from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model
-from unmask.models.settings import Architecture
+from unmask.models.settings import Architecture, EncoderSettings
 
 ODD_KINDS: dict[str, tuple[Architecture, dict[str, Any], tuple[int, ...]]] = {
+    "bert, plain, equal lengths": ("bert", {}, (16, 16, 16)),
+    "bert, ragged": ("bert", {}, (5, 16, 1, 9, 16, 2)),
+    "bert, all of length one": ("bert", {}, (1, 1, 1)),
+    "bert, a single sequence": ("bert", {}, (7,)),
+    "bert, lengths in several groups": ("bert", {"max_position_embeddings": 128}, (128, 3, 90, 60, 61, 1, 127, 33)),
+    "bert, one layer": ("bert", {"num_hidden_layers": 1}, (9, 4)),
+    "bert, five heads of size 7": ("bert", {"hidden_size": 35, "num_attention_heads": 5}, (8, 3, 8)),
+    "bert, one head": ("bert", {"num_attention_heads": 1}, (8, 3)),
+    "bert, heads of size 1": ("bert", {"hidden_size": 6, "num_attention_heads": 6}, (8, 3)),
+    "bert, one segment": ("bert", {"type_vocab_size": 1}, (10, 2)),
+    "bert, four segments": ("bert", {"type_vocab_size": 4}, (10, 6)),
+    "bert, relu": ("bert", {"hidden_act": "relu"}, (10, 2)),
+    "bert, gelu_new": ("bert", {"hidden_act": "gelu_new"}, (10, 2)),
+    "bert, gelu_pytorch_tanh": ("bert", {"hidden_act": "gelu_pytorch_tanh"}, (10, 2)),
+    "bert, silu": ("bert", {"hidden_act": "silu"}, (10, 2)),
+    "bert, swish": ("bert", {"hidden_act": "swish"}, (10, 2)),
+    "bert, mish": ("bert", {"hidden_act": "mish"}, (10, 2)),
+    "bert, tanh": ("bert", {"hidden_act": "tanh"}, (10, 2)),
+    "bert, large epsilon": ("bert", {"layer_norm_eps": 1e-2}, (10, 2)),
+    "bert, odd feed-forward": ("bert", {"intermediate_size": 17}, (10, 2)),
+    "bert, no padding token": ("bert", {"pad_token_id": None}, (10, 2)),
+    "bert, padding token in the middle": ("bert", {"pad_token_id": 30}, (10, 16)),
     "roberta, lengths in several groups": ("roberta", {"max_position_embeddings": 130}, (128, 3, 90, 60, 61, 1, 127)),
     "roberta, two segments": ("roberta", {"type_vocab_size": 2}, LENGTHS),
     "roberta, padding token 5": ("roberta", {"pad_token_id": 5}, (14, 6, 14)),
@@ -98,72 +121,78 @@ def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> No
     assert gradient_difference(ours, theirs, batch) < TOLERANCE
 
 
+def class_of(settings: EncoderSettings) -> str:
+    """BERT's with the heads of its pre-training, and of the others the bare encoder."""
+    if settings.family.name == "bert":
+        return "BertLMHeadModel" if settings.causal else "BertForPreTraining"
+    return next(iter(settings.family.classes))
+
+
 @pytest.mark.parametrize("kind", ODD_KINDS)
-def test_hidden_states_of_odd_kinds(tmp_path: Path, kind: str) -> None:
+def test_all_is_equal_on_odd_kinds(tmp_path: Path, kind: str) -> None:
     family, changes, lengths = ODD_KINDS[kind]
     settings = settings_of(family, **changes)
-    bare = next(iter(ARCHITECTURES[family].classes))
-    theirs = new_theirs(bare, settings)
-    theirs.save_pretrained(tmp_path)
-    ours = evaluated(load_model(tmp_path))
-    batch = draw(settings, lengths)
-    expected = theirs(**padded_inputs(batch, settings), output_hidden_states=True).hidden_states
-    found = ours.encoder.hidden_states(batch)
-    assert len(found) == len(expected)
-    for state, padded in zip(found, expected, strict=True):
-        assert float((state - unpad(padded, batch)).detach().abs().max()) < TOLERANCE
-    places = torch.tensor([0, batch.num_tokens - 1])
-    assert float((ours.encoder(batch, places) - found[-1][places]).detach().abs().max()) < TOLERANCE
+    found = differences(*both(tmp_path, class_of(settings), settings, lengths))
+    assert max(found.values()) < TOLERANCE, found
 
 
-@pytest.mark.parametrize("family", FAMILY_SIZES)
-def test_the_tolerance_can_fail(tmp_path: Path, family: Architecture) -> None:
+@pytest.mark.slow
+def test_all_is_equal_at_base_size(tmp_path: Path) -> None:
+    found = differences(*both(tmp_path, "BertForPreTraining", EncoderSettings(), (24, 9, 17)))
+    assert max(found.values()) < TOLERANCE, found
+
+
+OUTPUT = "blocks.0.attention.output.weight"
+
+
+@pytest.mark.parametrize(("family", "name"), [
+    *((family, OUTPUT) for family in FAMILY_SIZES),
+    ("bert", "embeddings.position.weight"),
+    ("bert", "blocks.0.attention.query_key_value.weight"),
+    ("bert", "blocks.1.feed_forward.down.bias"),
+    ("bert", "blocks.1.attention_norm.weight"),
+])  # fmt: skip
+def test_the_tolerance_can_fail(tmp_path: Path, family: Architecture, name: str) -> None:
     """One number in one weight off by a thousandth of the weights' scale of 0.2 is seen."""
     settings = settings_of(family)
-    bare = next(iter(ARCHITECTURES[family].classes))
-    theirs = new_theirs(bare, settings)
-    theirs.save_pretrained(tmp_path)
-    ours = evaluated(load_model(tmp_path))
+    ours, theirs, batch = both(tmp_path, class_of(settings), settings, LENGTHS)
     with torch.no_grad():
-        ours.encoder.get_parameter("blocks.0.attention.output.weight")[5, 5] += 2e-4
-    batch = draw(settings, LENGTHS)
-    assert largest_difference(run_ours(ours, batch), run_theirs(theirs, batch, settings)) > TOLERANCE
+        ours.encoder.get_parameter(name).flatten()[5] += 2e-4
+    found = differences(ours, theirs, batch)
+    assert min(found["hidden states"], found["outputs"], found["gradients"]) > TOLERANCE, found
 
 
-@pytest.mark.parametrize("kind", get_args(HeadKind))
-@pytest.mark.parametrize("family", FAMILY_SIZES)
-def test_what_is_fine_tuned_here_opens_there(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
-    """A fresh head on the encoder of a pre-trained directory; with no class for it, the encoder opens alone."""
+def test_a_change_of_epsilon_is_seen(tmp_path: Path) -> None:
+    settings = settings_of("bert", layer_norm_eps=1e-2)
+    ours, theirs, batch = both(tmp_path, "BertForPreTraining", settings, LENGTHS)
+    for module in ours.encoder.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1.01e-2
+    assert differences(ours, theirs, batch)["hidden states"] > TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(family, kind) for family in FAMILY_SIZES for kind in get_args(HeadKind) if not ARCHITECTURES[family].has(kind)],
+)
+def test_the_encoder_of_a_head_that_has_no_class_there_opens_alone(
+    tmp_path: Path, family: Architecture, kind: HeadKind
+) -> None:
     settings = settings_of(family)
-    pretrained = {
-        "bert": "BertForPreTraining",
-        "roberta": "RobertaForMaskedLM",
-        "electra": "ElectraForPreTraining",
-        "gpt1": "OpenAIGPTLMHeadModel",
-        "modernbert": "ModernBertForMaskedLM",
-        "modernbert_decoder": "ModernBertDecoderForCausalLM",
-    }
+    pretrained = {"gpt1": "OpenAIGPTLMHeadModel", "modernbert_decoder": "ModernBertDecoderForCausalLM"}
     new_theirs(pretrained[family], settings).save_pretrained(tmp_path / "pretrained")
     loaded = load_encoder(tmp_path / "pretrained", head=kind)
-    assert (loaded.encoder.pooler is not None) == needs_pooler(settings, kind)
     assert loaded.head is None
     head = new_head(kind, settings, NUM_LABELS.get(kind, 3), dropout_prob=0.3)
     save_model(tmp_path / "tuned", loaded.encoder, tuned=TunedHead(head, kind, labels=LABELS))
 
     batch = draw(settings, LENGTHS)
-    auto = {
-        "sequence_classification": transformers.AutoModelForSequenceClassification,
-        "token_classification": transformers.AutoModelForTokenClassification,
-        "question_answering": transformers.AutoModelForQuestionAnswering,
-        "multiple_choice": transformers.AutoModelForMultipleChoice,
-    }
-    auto_class = auto[kind] if ARCHITECTURES[family].has(kind) else AutoModel
-    theirs, report = auto_class.from_pretrained(tmp_path / "tuned", output_loading_info=True)
+    theirs, report = AutoModel.from_pretrained(tmp_path / "tuned", output_loading_info=True)
     assert not any(report.values()), report
     ours = evaluated(load_model(tmp_path / "tuned"))
     assert ours.head_kind == kind
     assert ours.labels == (None if kind in NUM_LABELS else LABELS)
-    found = run_ours(ours, batch) if ARCHITECTURES[family].has(kind) else {"last_hidden_state": ours.encoder(batch)}
+    found = {"last_hidden_state": ours.encoder(batch)}
     assert largest_difference(found, run_theirs(theirs.eval(), batch, settings)) < TOLERANCE
 
 

@@ -10,29 +10,23 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor
-from torch.nn import functional
-from transformers import PreTrainedModel
 
 from support.family_parity import (
     TOLERANCE,
+    both,
+    differences,
     draw,
     evaluated,
     largest_difference,
     new_theirs,
-    padded_inputs,
     run_ours,
     run_theirs,
     save_again,
     settings_of,
-    unpad,
 )
-from unmask.batch import Batch
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_model
-from unmask.models.hub.source import LoadedModel
-from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.kernels.rotary import rotate
 from unmask.models.kernels.row_layout import Layout
 from unmask.models.settings import EncoderSettings
@@ -87,116 +81,19 @@ def variant_of(name: str) -> EncoderSettings:
     return settings_of("modernbert", **sizes | VARIANTS[name])
 
 
-def labels_of(class_name: str, batch: Batch, num_labels: int, vocab_size: int) -> dict[str, Tensor]:
-    """Targets of a class's loss, over packed tokens or over sequences; -100 is no target."""
-    generator = torch.Generator().manual_seed(3)
-
-    def draw_labels(number: int, high: int) -> Tensor:
-        return torch.randint(high, (number,), generator=generator)
-
-    if class_name.endswith("MaskedLM"):
-        labels = draw_labels(batch.num_tokens, vocab_size)
-        return {"labels": labels.masked_fill(draw_labels(batch.num_tokens, 4) > 0, -100)}
-    if class_name.endswith("TokenClassification"):
-        return {"labels": draw_labels(batch.num_tokens, num_labels)}
-    if class_name.endswith("SequenceClassification"):
-        return {"labels": draw_labels(batch.num_sequences, num_labels)}
-    if class_name.endswith("MultipleChoice"):
-        return {"labels": torch.tensor([2])}
-    if class_name.endswith("QuestionAnswering"):
-        lengths = torch.tensor(batch.lengths)
-        return {"start_positions": draw_labels(len(lengths), 9) % lengths, "end_positions": lengths - 1}
-    return {}
-
-
-def loss_of_ours(model: LoadedModel, batch: Batch, labels: dict[str, Tensor]) -> Tensor:
-    outputs = run_ours(model, batch)
-    if "start_positions" in labels:
-        losses = []
-        for which in ("start", "end"):
-            rows = torch.split(outputs[f"{which}_logits"], list(batch.lengths))
-            scores = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=float("-inf"))
-            losses.append(functional.cross_entropy(scores, labels[f"{which}_positions"]))
-        return torch.stack(losses).mean()
-    if model.head_kind == "multiple_choice":
-        return functional.cross_entropy(outputs["logits"].T, labels["labels"])
-    if labels:
-        return functional.cross_entropy(outputs["logits"], labels["labels"])
-    return outputs["last_hidden_state"].square().mean()
-
-
-def outputs_of_theirs(
-    theirs: PreTrainedModel, batch: Batch, settings: EncoderSettings, labels: dict[str, Tensor]
-) -> tuple[list[Tensor], Tensor]:
-    """The hidden states of all layers, over packed tokens, and the loss. No token has a label where there is none; and
-    no padded one may be the answer to a question: `transformers` lets it be."""
-    inputs = padded_inputs(batch, settings)
-    for name, packed in labels.items():
-        per_token = len(packed) == batch.num_tokens
-        rows = list(packed.split(batch.lengths)) if per_token else []
-        inputs[name] = torch.nn.utils.rnn.pad_sequence(rows, True, -100) if per_token else packed
-    if type(theirs).__name__.endswith("MultipleChoice"):
-        inputs = {name: values if name == "labels" else values[None] for name, values in inputs.items()}
-    found = theirs(**inputs, output_hidden_states=True)
-    states = [unpad(state, batch) for state in found.hidden_states]
-    if "start_positions" in labels:
-        padding = padded_inputs(batch, settings)["attention_mask"] == 0
-        scores = [logits.masked_fill(padding, float("-inf")) for logits in (found.start_logits, found.end_logits)]
-        targets = (labels["start_positions"], labels["end_positions"])
-        return states, torch.stack(
-            [functional.cross_entropy(*pair) for pair in zip(scores, targets, strict=True)]
-        ).mean()
-    return states, found.loss if labels else states[-1].square().mean()
-
-
 @pytest.mark.parametrize(("class_name", "variant"), CASES)
-def test_hidden_states_losses_and_gradients_both_ways(tmp_path: Path, class_name: str, variant: str) -> None:
-    """Gradients are relative to the largest of a parameter's, or a hundredth of the largest of all where that is more:
-    smaller ones are sums of large terms that cancel."""
+def test_hidden_states_outputs_and_gradients_both_ways(tmp_path: Path, class_name: str, variant: str) -> None:
     settings = variant_of(variant)
-    theirs = new_theirs(class_name, settings)
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = evaluated(load_model(tmp_path / "theirs"))
-    assert ours.encoder.settings == settings
-    batch = draw(settings, LENGTHS)
-    labels = labels_of(class_name, batch, theirs.config.num_labels, settings.vocab_size)
-    expected, expected_loss = outputs_of_theirs(theirs, batch, settings, labels)
-    found, loss = ours.encoder.hidden_states(batch), loss_of_ours(ours, batch, labels)
-    assert len(found) == len(expected) == settings.num_hidden_layers + 1
-    for state, its in zip(found, expected, strict=True):
-        assert float((state - its).detach().abs().max()) < TOLERANCE
-    assert float((loss - expected_loss).detach().abs()) < TOLERANCE
-    places = torch.tensor([0, 5, batch.num_tokens - 1])
-    assert float((ours.encoder(batch, places) - found[-1][places]).detach().abs().max()) < TOLERANCE
-    assert largest_difference(run_ours(ours, batch), run_theirs(theirs, batch, settings)) < TOLERANCE
-
-    loss.backward()
-    expected_loss.backward()
-    prefix = settings.family.weights.prefix if class_name == "ModernBertModel" else ""
-    gradients = {prefix + name: parameter.grad for name, parameter in theirs.named_parameters()}
-    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in gradients.values() if gradient is not None)
-    for parameter, place in hub_names(ours.encoder, ours.heads).items():
-        assert parameter.grad is not None
-        for name, gradient in split(place, parameter.grad).items():
-            its = gradients.pop(name)
-            assert its is not None
-            if class_name.endswith(("MultipleChoice", "QuestionAnswering")) and name == "classifier.bias":
-                # It moves all choices, beginnings or ends alike: the terms of its gradient, each up to 1, cancel but
-                # for their roundings.
-                assert max(float(gradient.abs().max()), float(its.abs().max())) < 1e-6
-                continue
-            largest = max(float(its.abs().max()), floor)
-            assert float((gradient - its).abs().max()) < TOLERANCE * largest, name
-    assert not gradients
+    ours, theirs, batch = both(tmp_path / "theirs", class_name, settings, LENGTHS)
+    found = differences(ours, theirs, batch)
+    assert max(found.values()) < TOLERANCE, found
 
     save_again(tmp_path / "ours", ours)
     again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert again.config.cls_token_id is None  # left out, it would be 50281, which is no entry of a small vocabulary
     assert not any(report.values()), report
-    states, loss_again = outputs_of_theirs(again.eval(), batch, settings, labels)
-    for state, its in zip(states, expected, strict=True):
-        assert float((state - its).detach().abs().max()) < TOLERANCE
-    assert float((loss_again - expected_loss).detach().abs()) < TOLERANCE
+    outputs = (run_theirs(each, batch, settings) for each in (again.eval(), theirs))
+    assert largest_difference(*outputs) < TOLERANCE
 
 
 @pytest.mark.parametrize("change", [-2, 2])

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import TunedHead, save_model
+from unmask.models.hub.directory import TunedHead, load_model, save_model
 from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import Architecture, EncoderSettings
@@ -67,9 +67,8 @@ def padded_inputs(batch: Batch, settings: EncoderSettings) -> dict[str, Tensor]:
         rows = list(packed.split(batch.lengths))
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
 
-    assert settings.pad_token_id is not None
     inputs = {
-        "input_ids": pad(batch.input_ids, settings.pad_token_id),
+        "input_ids": pad(batch.input_ids, settings.pad_token_id or 0),
         "attention_mask": pad(torch.ones_like(batch.input_ids), 0),
     }
     if settings.type_vocab_size:
@@ -183,3 +182,35 @@ def gradient_difference(model: LoadedModel, theirs: PreTrainedModel, batch: Batc
         float((ours[name] - gradient).abs().max()) / max(float(gradient.abs().max()), floor)
         for name, gradient in expected.items()
     )
+
+
+def both(
+    directory: Path, class_name: str, settings: EncoderSettings, lengths: tuple[int, ...]
+) -> tuple[LoadedModel, PreTrainedModel, Batch]:
+    """Ours, loaded from the directory of theirs; theirs; and a batch for both."""
+    theirs = new_theirs(class_name, settings)
+    theirs.save_pretrained(directory)
+    ours = evaluated(load_model(directory))
+    assert ours.encoder.settings == settings
+    return ours, theirs, draw(settings, lengths)
+
+
+def differences(ours: LoadedModel, theirs: PreTrainedModel, batch: Batch) -> dict[str, float]:
+    """The largest of the hidden states of all layers, of the last one's at two places that are asked for alone, of the
+    outputs and of the gradients."""
+    inputs = padded_inputs(batch, ours.encoder.settings)
+    if ours.head_kind == "multiple_choice":
+        inputs = {name: values[None] for name, values in inputs.items()}
+    states = ours.encoder.hidden_states(batch)
+    expected = [unpad(state, batch) for state in theirs(**inputs, output_hidden_states=True).hidden_states]
+    places = torch.tensor([0, batch.num_tokens - 1])
+    chosen = ours.encoder(batch, places) - states[-1][places]
+    outputs, their_outputs = run_ours(ours, batch), run_theirs(theirs, batch, ours.encoder.settings)
+    return {
+        "hidden states": max(
+            float((state - its).detach().abs().max()) for state, its in zip(states, expected, strict=True)
+        ),
+        "chosen places": float(chosen.detach().abs().max()),
+        "outputs": largest_difference(outputs, their_outputs),
+        "gradients": gradient_difference(ours, theirs, batch),
+    }
