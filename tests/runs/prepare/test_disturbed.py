@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -109,27 +108,6 @@ def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
 
 # --------------------------------------------------------------------------------------------------- hit from outside
 
-CHILD = """
-import multiprocessing, sys
-from unmask.store import preparation
-from unmask.cli.main import main
-from unmask.store import encoding, shard_writer
-
-encoding.CHUNK_BYTES = 500
-preparation.prepare.__kwdefaults__["shard_bytes"] = 4000
-add = shard_writer.ShardWriter.add
-
-def wait_in_shard_2(writer, chunk):
-    add(writer, chunk)
-    if writer._number == 2 and multiprocessing.active_children():
-        print("ready", *[child.pid for child in multiprocessing.active_children()], flush=True)
-        sys.stdin.read()
-
-shard_writer.ShardWriter.add = wait_in_shard_2
-if __name__ == "__main__":
-    main()
-"""
-
 
 def test_a_script_that_every_worker_would_run_anew_is_told(tiny_text: Path, tokenizer: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -139,30 +117,6 @@ def test_a_script_that_every_worker_would_run_anew_is_told(tiny_text: Path, toke
     assert ended.returncode == 1
     told = "OutputError: a worker process ended with exit code 1: a script in which there are workers needs `if __name"
     assert told in ended.stderr.splitlines()[-1]
-
-
-def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
-    tiny_text: Path, tokenizer: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "store"
-    words = ["prepare", str(tiny_text), "--tokenizer", str(tokenizer), "--out", str(out), "--workers", "2"]
-    command, pipe = [sys.executable, "-c", CHILD, *words], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
-        assert child.stdout is not None
-        ready, *workers = child.stdout.readline().split()
-        assert (ready, len(workers)) == ("ready", 2)
-        os.kill(int(workers[0]), signal.SIGKILL)
-        _, errors = child.communicate()
-    assert child.returncode == 2
-    *_, told, kept = errors.splitlines()
-    assert told == "error: a worker process was killed by SIGKILL (out of memory?): try fewer --workers"
-    # What the workers were asked before one was killed may have been answered: then shard 2 was finished too.
-    assert kept in [f"{n} finished shard(s) are kept: the same command with --resume continues" for n in (2, 3)]
-    assert "Traceback" not in errors
-    assert all(path.name.rpartition("-")[0] in ("tokens", "sentences", "documents", "shard") for path in out.iterdir())
-    prepare([tiny_text], tokenizer, out, resume=True, shard_bytes=4000)
-    prepare([tiny_text], tokenizer, tmp_path / "whole", shard_bytes=4000)
-    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_what_a_killed_preparation_left_is_gone_when_resumed(tiny_text: Path, tokenizer: Path, tmp_path: Path) -> None:

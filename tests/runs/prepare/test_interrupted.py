@@ -115,6 +115,25 @@ def shard_files(*numbers: int) -> list[str]:
     return sorted(name.format(number) for name in names for number in numbers)
 
 
+def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
+    folder: Path, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "store"
+    with preparing(folder, out, 2, "in a shard", num_workers=2) as (process, workers):
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+        _, errors = process.communicate()
+    assert process.returncode == 2
+    *_, told, kept = errors.splitlines()
+    assert told == "error: a worker process was killed by SIGKILL (out of memory?): try fewer --workers"
+    # What the workers were asked before one was killed may have been answered: then shard 2 was finished too.
+    assert kept in [f"{n} finished shard(s) are kept: the same command with --resume continues" for n in (2, 3)]
+    assert "Traceback" not in errors
+    assert all(path.name.rpartition("-")[0] in ("tokens", "sentences", "documents", "shard") for path in out.iterdir())
+    prepare_here(folder, out, resume=True)
+    assert contents(out) == contents(whole)
+
+
 @pytest.mark.parametrize("place", ["in a shard", "before its record"])
 def test_killed_and_resumed_gives_the_same_bytes(folder: Path, whole: Path, tmp_path: Path, place: str) -> None:
     out = tmp_path / "store"

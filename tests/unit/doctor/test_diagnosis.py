@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import re
 from contextlib import redirect_stdout
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+from support.run_pages import Page
 from support.trained import trained
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Sample, SampleToken, sorted_findings
@@ -70,28 +70,6 @@ def test_the_terminal_says_everything_without_colours() -> None:
     assert re.search(r"^ +15\+ +█{5} +1 +9\.1%$", shown, flags=re.MULTILINE)
 
 
-class Strict(HTMLParser):
-    """Every element closed in order; what the page refers to outside itself is kept."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.outside: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.outside += [value or "" for name, value in attributes if name in ("src", "href", "data", "action")]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def page_of(diagnosis: Diagnosis, directory: Path) -> str:
     write_diagnosis(directory / "page.html", diagnosis, overwrite=True)
     return (directory / "page.html").read_text(encoding="utf-8")
@@ -99,7 +77,7 @@ def page_of(diagnosis: Diagnosis, directory: Path) -> str:
 
 def test_the_page_is_whole_escaped_and_needs_no_network(tmp_path: Path) -> None:
     page = page_of(DIAGNOSIS, tmp_path)
-    parsed = Strict(page)
+    parsed = Page(page)
     assert "script" not in parsed.tags
     assert parsed.outside == []
     assert not re.search(r"https?:|//|url\(|@import|@font-face", page)

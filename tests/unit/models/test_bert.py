@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from support.sizes import small
@@ -20,16 +19,6 @@ def new_encoder(**changes: object) -> BertEncoder:
 
 def batch_of(lengths: list[int]) -> Batch:
     return pack([[(7 * number + place) % 60 for place in range(length)] for number, length in enumerate(lengths)])
-
-
-@pytest.mark.parametrize("num_hidden_layers", [1, 3])
-@pytest.mark.parametrize("lengths", [[9, 9, 9], [30, 2, 11], [19, 20, 18]])
-def test_chosen_positions_are_those_of_the_whole(num_hidden_layers: int, lengths: list[int]) -> None:
-    encoder = new_encoder(num_hidden_layers=num_hidden_layers).eval()
-    batch = batch_of(lengths)
-    positions = torch.cat([torch.tensor([3, 10, 4]), batch.first_tokens])
-    torch.testing.assert_close(encoder(batch, positions), encoder(batch)[positions], rtol=0, atol=1e-6)
-    assert encoder(batch, positions[:0]).shape == (0, 24)
 
 
 def test_dropout_is_for_training_and_follows_the_generator() -> None:

@@ -57,6 +57,7 @@ def test_chosen_positions_and_hidden_states_are_those_of_the_whole(family: Archi
     whole, states = encoder(batch), encoder.hidden_states(batch)
     positions = torch.tensor([42, 0, 31, 17])
     torch.testing.assert_close(encoder(batch, positions), whole[positions], rtol=0, atol=1e-6)
+    assert encoder(batch, positions[:0]).shape == (0, whole.shape[1])
     assert len(states) == 3
     assert torch.equal(states[-1], whole)
 

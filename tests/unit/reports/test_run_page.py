@@ -5,55 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.run_pages import run_directory, training_row
+from support.run_pages import Page, run_directory, training_row
 from unmask.io.progress import human_number
 from unmask.objectives.floors import by_figure, discriminator_floors
 from unmask.reports.run_page import flatten, last_evaluation, panels, parts_of, write_report
 from unmask.training.run.environment import write_environment
-
-VOID = {"meta", "br", "use", "path", "rect"}
-
-
-class Page(HTMLParser):
-    """Reads a page strictly: every element closed in order, and what it refers to outside itself kept."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.titles: list[str] = []
-        self.outside: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(value or "")
-            if name == "title":
-                self.titles.append(value or "")
-            if name in ("src", "href", "xlink:href", "data", "action") and not (value or "").startswith("#"):
-                self.outside.append(value or "")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attributes)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
 
 
 def without_loss(step: int) -> dict[str, Any]:

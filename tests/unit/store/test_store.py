@@ -221,8 +221,7 @@ def test_a_damaged_manifest_is_refused(directory: Path, content: bytes) -> None:
     assert refused(directory, r"manifest.json: damaged \(.*\): prepare the store again")
 
 
-@pytest.mark.parametrize("key", ["documents", "sentences", "tokens", "vocab_size", "shards", "files", "sha256"])
-@pytest.mark.parametrize("value", [None, "missing", "x", 1.5, [], 70_000])
+@pytest.mark.parametrize(("key", "value"), [("tokens", 70_000), ("sha256", None), ("sha256", "missing")])
 def test_a_changed_manifest_is_refused(directory: Path, key: str, value: object) -> None:
     path = directory / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -359,6 +359,35 @@ def test_models_that_answer_by_token_need_one_tokenizer_to_answer_together(
     assert asked == checked
 
 
+def answering(
+    monkeypatch: pytest.MonkeyPatch, task: Any, golds: list[Any], said: list[dict[str, Any]], metrics: dict[str, float]
+) -> list[TaskSettings]:
+    """An ensemble of a task answers so to `golds` and is measured so; the settings that it answered with."""
+    asked: list[TaskSettings] = []
+    nothing: Any = None
+
+    class Answering(Predictor):
+        def with_options(self, *_: Any) -> Predictor:
+            return self
+
+        def sets(self, *_: Any) -> Any:
+            return [ExampleSet(golds, nothing)]
+
+        def decide(self, part: ExampleSet) -> list[Any]:
+            asked.append(self.task.settings)
+            return said
+
+    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        directory.mkdir()
+        (directory / "ensemble.json").write_text('{"members": ["a"]}')
+        return directory
+
+    predictor = Answering(task, nothing, nothing, nothing)
+    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: {"metrics": metrics})
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor)
+    return asked
+
+
 @pytest.mark.parametrize(("set_by_user", "kept"), [(None, 1.0), (0.25, None)])
 def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: float | None, kept: float | None
@@ -366,36 +395,13 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
     golds = [QaExample("1", "?", "", None, answers, {}, "x:1") for answers in (("kite",), ())]
     leads = 2.0, 0.0  # between them is the best threshold
-    measured: list[Any] = []
-
-    class Answering(Predictor):
-        def with_options(self, *_: Any) -> Predictor:
-            return self
-
-        def sets(self, *_: Any) -> Any:
-            return [part]
-
-        def decide(self, part: ExampleSet) -> list[Any]:
-            measured.append(self.task.settings.null_threshold)
-            return [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))} for lead in leads]
-
-    nothing: Any = None
-    predictor = Answering(task, nothing, nothing, nothing)
-    part = ExampleSet(golds, nothing)
-
-    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
-        directory.mkdir()
-        (directory / "ensemble.json").write_text('{"members": ["a"]}')
-        return directory
-
-    said = {"metrics": {"best_f1": 50.0}}
-    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: said)
-    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor)
+    said = [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))} for lead in leads]
+    asked = answering(monkeypatch, task, golds, said, {"best_f1": 50.0})
     settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
     run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     expected = {} if kept is None else {"null_threshold": pytest.approx(kept)}
     assert read_chosen(tmp_path / "out" / "ensemble") == expected
-    assert measured == ([None] if kept else [])
+    assert [each.null_threshold for each in asked] == ([None] if kept else [])
 
 
 @pytest.mark.parametrize(("given", "kept"), [("dev", {"thresholds": {"a": 0.25, "b": 0.5}}), ({"a": 0.9}, {})])
@@ -405,31 +411,12 @@ def test_thresholds_of_labels_are_chosen_for_all_together(
     settings = {"name": "classification", "multi_label": True, "labels": ["a", "b"]}
     task = open_task(TaskSettings(**settings, thresholds={"a": 0.7, "b": 0.6}), ColumnSettings())  # the members' means
     examples = [TextExample("t", None, labels, {}, "x:1") for labels in (("a",), ())]
-
-    class Answering(Predictor):
-        def with_options(self, *_: Any) -> Predictor:
-            return self
-
-        def sets(self, *_: Any) -> Any:
-            return [part]
-
-        def decide(self, part: ExampleSet) -> list[Any]:
-            assert self.task.settings.thresholds == "dev"
-            return [{"labels": [], "probabilities": {"a": probability, "b": 0.1}} for probability in (0.3, 0.2)]
-
-    nothing: Any = None
-
-    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
-        directory.mkdir()
-        (directory / "ensemble.json").write_text('{"members": ["a"]}')
-        return directory
-
-    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: {"metrics": {"f1_micro": 0.5}})
-    predictor, part = Answering(task, nothing, nothing, nothing), ExampleSet(examples, nothing)
-    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor)
+    said = [{"labels": [], "probabilities": {"a": probability, "b": 0.1}} for probability in (0.3, 0.2)]
+    asked = answering(monkeypatch, task, examples, said, {"f1_micro": 0.5})
     recipe = new_recipe({"restarts": 2, "ensemble": True}, task={**settings, "thresholds": given})
     run_search(tmp_path / "out", recipe, Pretended(lambda _: {"dev": {"loss": 1.0, "f1_micro": 0.5}}))
     assert read_chosen(tmp_path / "out" / "ensemble") == kept
+    assert [each.thresholds for each in asked] == (["dev"] if kept else [])
 
 
 def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:

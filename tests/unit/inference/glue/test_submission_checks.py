@@ -43,42 +43,19 @@ def lines_of(content: bytes) -> list[bytes]:
 
 FAULTS: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "header": ("CoLA.tsv", lambda file: file.replace(b"index\tprediction", b"id\tlabel"), "CoLA.tsv:1: found 'id"),
-    "no header": ("CoLA.tsv", lambda file: b"".join(lines_of(file)[1:]), "CoLA.tsv:1: found '0"),
     "empty": ("CoLA.tsv", lambda file: b"", "CoLA.tsv:1: empty; expected the header"),
     "a row less": ("CoLA.tsv", lambda file: b"".join(lines_of(file)[:-1]), "CoLA.tsv:5: the file ends after 3 rows; "),
     "a row more": ("CoLA.tsv", lambda file: file + b"4\t0\n", "CoLA.tsv:6: a row more than the 4 of the test file"),
-    "an empty line": ("CoLA.tsv", lambda file: file + b"\n", "CoLA.tsv:6: a row more"),
     "rows swapped": (
         "RTE.tsv",
         lambda file: b"".join(lines_of(file)[place] for place in (0, 1, 3, 2, *range(4, 13))),
         "RTE.tsv:3: found '2\\tentailment'; expected 1, a tab, and entailment or not_entailment, ended by a line feed",
     ),
-    "a row doubled": (
-        "RTE.tsv",
-        lambda file: b"".join([*lines_of(file)[:3], *lines_of(file)[2:-1]]),
-        "RTE.tsv:4: found",
-    ),
-    "index from one": ("WNLI.tsv", lambda file: file.replace(b"\n0\t", b"\n1\t"), "WNLI.tsv:2: found '1\\t"),
     "padded index": ("WNLI.tsv", lambda file: file.replace(b"\n0\t", b"\n00\t"), "WNLI.tsv:2: found '00\\t"),
     "label": (
         "RTE.tsv",
         lambda file: file.replace(b"not_entailment", b"contradiction"),
         "RTE.tsv:3: found '1\\tcontradiction'; ",
-    ),
-    "number for a label": (
-        "MNLI-m.tsv",
-        lambda file: file.replace(b"entailment", b"1"),
-        "MNLI-m.tsv:3: found '1\\t1'; ",
-    ),
-    "label for a number": (
-        "QQP.tsv",
-        lambda file: file.replace(b"\t1", b"\tduplicate"),
-        "QQP.tsv:3: found '1\\tduplicate'",
-    ),
-    "float for a label": (
-        "CoLA.tsv",
-        lambda file: file.replace(b"\t1", b"\t1.0"),
-        "CoLA.tsv:3: found '1\\t1.0'; expected 1, a tab, and 0 or 1, ",
     ),
     "over 5": ("STS-B.tsv", lambda file: file.replace(b"2.500000", b"5.000001"), "STS-B.tsv:4: found '2\\t5.000001'; "),
     "below 0": (
@@ -101,19 +78,7 @@ FAULTS: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
         lambda file: file.replace(b"2.500000", "٣".encode()),
         "STS-B.tsv:4: found '2\\t٣'; ",
     ),
-    "blanks": (
-        "QNLI.tsv",
-        lambda file: file.replace(b"\tentail", b"\t entail"),
-        "QNLI.tsv:2: found '0\\t entailment'; ",
-    ),
-    "commas": ("QNLI.tsv", lambda file: file.replace(b"0\t", b"0,"), "QNLI.tsv:2: found '0,"),
-    "a third field": ("QNLI.tsv", lambda file: file.replace(b"ment\n", b"ment\t0.9\n"), "QNLI.tsv:2: found '0\\t"),
     "CRLF": ("AX.tsv", lambda file: file.replace(b"\n", b"\r\n"), "AX.tsv:1: found 'index\\tprediction\\r'"),
-    "one CRLF": (
-        "AX.tsv",
-        lambda file: file.replace(b"entailment\n", b"entailment\r\n", 1),
-        "AX.tsv:3: found '1\\tentailment\\r'",
-    ),
     "not UTF-8": (
         "AX.tsv",
         lambda file: file.replace(b"neutral", b"neutr\xe4l"),

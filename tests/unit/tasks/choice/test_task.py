@@ -54,16 +54,22 @@ def test_a_row_is_the_context_and_a_choice_with_its_question(tokenizer: TextToke
     assert not wide.encode([one], tokenizer, counts, num_segments=1).batch([0]).token_type_ids.any()
 
 
-def test_the_question_ends_the_context_of_gpt1(tokenizer: TextTokenizer) -> None:
+ONE = ChoiceExample("the man went out", "who went", ("the man", "a dog"), 0, None, {}, "x:1")
+
+
+@pytest.fixture(scope="module")
+def gpt1() -> TextTokenizer:
     texts = ["the man went out", "who went out a man the dog"]
-    gpt1, _ = learn_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)
-    one = ChoiceExample("the man went out", "who went", ("the man", "a dog"), 0, None, {}, "x:1")
-    coded = new_task("choice", max_length=64).encode([one], gpt1, ExampleCounts(), num_segments=1)
-    rows = gpt1.encode_inputs([(f"{one.context} {one.question}", choice) for choice in one.choices])
+    return learn_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)[0]
+
+
+def test_the_question_ends_the_context_of_gpt1(gpt1: TextTokenizer) -> None:
+    coded = new_task("choice", max_length=64).encode([ONE], gpt1, ExampleCounts(), num_segments=1)
+    rows = gpt1.encode_inputs([(f"{ONE.context} {ONE.question}", choice) for choice in ONE.choices])
     assert coded.input_ids.tolist() == [index for row in rows for index in row.input_ids]
     length = len(rows[0].input_ids) - 2
-    cut = new_task("choice", max_length=length).encode([one], gpt1, ExampleCounts(), num_segments=1)
-    context, question, choice = gpt1.encode_batch([one.context, one.question, one.choices[0]])
+    cut = new_task("choice", max_length=length).encode([ONE], gpt1, ExampleCounts(), num_segments=1)
+    context, question, choice = gpt1.encode_batch([ONE.context, ONE.question, ONE.choices[0]])
     ids = gpt1.encode_inputs([("", "")])[0].input_ids
     assert cut.input_ids.tolist()[:length] == [ids[0], *context[:-2], *question, ids[1], *choice, ids[2]]
 
@@ -116,14 +122,11 @@ def test_a_question_and_its_choice_are_cut_where_asked_for(
     assert task.remembered()["max_choice_length"] == limit
 
 
-def test_the_question_of_gpt1_is_cut_before_its_choice(tokenizer: TextTokenizer) -> None:
-    texts = ["the man went out", "who went out a man the dog"]
-    gpt1, _ = learn_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)
-    one = ChoiceExample("the man went out", "who went", ("the man", "a dog"), 0, None, {}, "x:1")
-    context, question, choice = gpt1.encode_batch([one.context, one.question, one.choices[0]])
+def test_the_question_of_gpt1_is_cut_before_its_choice(gpt1: TextTokenizer) -> None:
+    context, question, choice = gpt1.encode_batch([ONE.context, ONE.question, ONE.choices[0]])
     limit = len(choice) + 1
     task = new_task("choice", max_length=64, max_choice_length=limit)
-    coded = task.encode([one], gpt1, ExampleCounts(), num_segments=1)
+    coded = task.encode([ONE], gpt1, ExampleCounts(), num_segments=1)
     ids = gpt1.encode_inputs([("", "")])[0].input_ids
     first = coded.input_ids.tolist()[: coded.bounds[1]]
     assert first == [ids[0], *context, *question[:1], ids[1], *choice, ids[2]]
