@@ -97,7 +97,7 @@ def sum_alone(recipe: str, store: str, told: Path) -> None:
 
     settings = load_pretrain_recipe(recipe, [f"store={store}"])
     with joined_ranks(os.environ) as ranks, tempfile.TemporaryDirectory() as place:
-        module = open_inputs(settings, Path(place), workers=1).module
+        module = open_inputs(settings, Path(place), 1, None).module
         assert isinstance(module, torch.nn.Module)
         parameters = [p for p in module.parameters() if p.requires_grad]
         taken = []
@@ -147,11 +147,12 @@ def resume_seconds(given: Namespace, work: Path) -> tuple[float, float]:
         state["position"] |= {"epoch": step // 40, "sequence": step % 997}
         place.write_text(json.dumps(state | {"sha256": state_digest(state)}), encoding="utf-8")
         place.parent.rename(place.parent.with_name(f"step-{step:08d}"))
-        assert find_checkpoint(run / "checkpoints") is not None
         times = []
         for _ in range(3):
             began = time.perf_counter()
-            open_inputs(settings, run, workers=1)
+            checkpoint = find_checkpoint(run / "checkpoints")
+            assert checkpoint is not None
+            open_inputs(settings, run, 1, checkpoint)
             times.append(time.perf_counter() - began)
         taken.append(median(times))
     return taken[0], taken[1]

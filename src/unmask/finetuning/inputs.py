@@ -21,7 +21,7 @@ from unmask.inference.example_sets import ExampleSet, encode_sets, measure
 from unmask.inference.opening import attach_tokenizer
 from unmask.inference.task_options import adjusted_task
 from unmask.io.input_files import InputFiles
-from unmask.io.paths import CHECKPOINTS, model_directory
+from unmask.io.paths import model_directory
 from unmask.io.progress import Progress, counted
 from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
@@ -39,7 +39,7 @@ from unmask.tokenization.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run.best import choose_metric
-from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.run.checkpoint import Checkpoint
 from unmask.training.settings import Cut
 
 logger = logging.getLogger("unmask")
@@ -120,20 +120,21 @@ def check_run(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Bas
     """
     compute = choose_compute(settings.device, settings.precision)
     with compute.keeping_torch_state():
-        open_run(settings, directory, compute, bases=bases)
+        open_run(settings, directory, compute, None, bases=bases)
 
 
 def open_run(
     settings: FinetuneRecipe,
     directory: Path,
     compute: Compute,
+    checkpoint: Checkpoint | None,
     share: Share = WHOLE,
     source: ModelSource | None = None,
     bases: Mapping[str, Base] = {},
 ) -> TaskInputs:
     """`open_inputs` of a run, with its module on the device; a metric that the task does not have is refused now, not
     at the first evaluation."""
-    run = open_inputs(settings, directory, share, source)
+    run = open_inputs(settings, directory, checkpoint, share, source)
     check_same_data(directory, settings.data, bases)
     # Some figures have names that only examples show, such as a tag's.
     is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
@@ -145,17 +146,21 @@ def open_run(
 
 
 def open_inputs(
-    settings: FinetuneRecipe, directory: Path, share: Share = WHOLE, source: ModelSource | None = None
+    settings: FinetuneRecipe,
+    directory: Path,
+    checkpoint: Checkpoint | None,
+    share: Share = WHOLE,
+    source: ModelSource | None = None,
 ) -> TaskInputs:
     """Loads the model, and reads and encodes every file, so that anything wrong is reported before training.
 
     Args:
+        checkpoint: what the run continues from.
         source: `init_from`, if it is open already.
 
     Raises:
         UserError: the model or a file is missing, damaged, or does not fit the others.
     """
-    checkpoint = find_checkpoint(directory / CHECKPOINTS)
     source = source or open_source(model_directory(settings.init_from))
     tokenizer, new_entries = load_tokenizer_with_template(source.directory)
     data = settings.data

@@ -149,8 +149,14 @@ def finetune_settings(
             resume=resume,
             overwrite=overwrite,
         )
-        open_here = partial(open_run, settings, own, compute, Share(ranks.rank, ranks.size), source)
-        run = open_everywhere(opening, open_here, TaskInputs.fingerprints, own, ranks)
+        share = Share(ranks.rank, ranks.size)
+        run = open_everywhere(
+            opening,
+            lambda checkpoint: open_run(settings, own, compute, checkpoint, share, source),
+            TaskInputs.fingerprints,
+            own,
+            ranks,
+        )
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks)
         with ranks.agreeing(), writing_what_is_missing():

@@ -66,15 +66,19 @@ class PretrainingInputs:
         return count_targets(self.store, self.tokenizer)
 
 
-def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: Share = WHOLE) -> PretrainingInputs:
+def open_inputs(
+    settings: PretrainRecipe, directory: Path, workers: int, checkpoint: Checkpoint | None, share: Share = WHOLE
+) -> PretrainingInputs:
     """Opens everything that a run needs; makes the store from the corpus where there is none yet.
 
     The first step's batches are made too, so that damage to what they are read from is reported before the run begins.
 
+    Args:
+        checkpoint: what the run continues from.
+
     Raises:
         UserError: an input is missing, damaged, or does not fit the others.
     """
-    checkpoint = find_checkpoint(directory / CHECKPOINTS)
     start = open_start(settings)
     store = open_store(start, directory, workers, begun=checkpoint is not None)
     check_unchanged(directory, {"store": store.fingerprint()}, {"store": store.directory})
@@ -110,9 +114,10 @@ def with_store(settings: PretrainRecipe, store: str) -> PretrainRecipe:
 def joined_again(inputs: PretrainingInputs, settings: PretrainRecipe, directory: Path) -> PretrainingInputs:
     """The inputs of a run that has ended with its model in parts, opened anew with all of it, from the last checkpoint;
     on the processor."""
-    again = open_inputs(with_store(settings, str(inputs.store.directory)), directory, workers=1)
-    assert again.checkpoint is not None, "the last step has been saved"
-    load_weights(again.checkpoint, again.module)
+    checkpoint = find_checkpoint(directory / CHECKPOINTS)
+    assert checkpoint is not None, "the last step has been saved"
+    again = open_inputs(with_store(settings, str(inputs.store.directory)), directory, 1, checkpoint)
+    load_weights(checkpoint, again.module)
     return again
 
 

@@ -34,6 +34,7 @@ from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.training.device import Compute, choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
+from unmask.training.run.checkpoint import Checkpoint
 from unmask.training.run.directory import alone_in_process, beginning_run
 from unmask.training.run.log import METRICS, RunLog, is_of_training, read_metrics
 from unmask.training.run.model_place import replacing_model, writing_what_is_missing
@@ -101,7 +102,7 @@ def pretrain(
         here = settings if ranks.is_first else with_store(settings, settings.store or own_store)
         inputs, evaluate = open_everywhere(
             opening,
-            lambda: open_and_check(here, directory, compute, workers, ranks),
+            lambda checkpoint: open_and_check(here, directory, compute, workers, checkpoint, ranks),
             lambda opened: (str(opened[0].store.directory), opened[0].store.manifest["files"]),
             directory,
             ranks,
@@ -134,19 +135,22 @@ def pretrain(
 
 
 def open_and_check(
-    settings: PretrainRecipe, directory: Path, compute: Compute, workers: int, ranks: Ranks
+    settings: PretrainRecipe,
+    directory: Path,
+    compute: Compute,
+    workers: int,
+    checkpoint: Checkpoint | None,
+    ranks: Ranks,
 ) -> tuple[PretrainingInputs, Callable[[], dict[str, float]] | None]:
-    """What this process needs: its inputs, with the module where it trains, and what measures the module.
+    """What this process, which writes in `directory`, needs: its inputs, with the module where it trains, and what
+    measures the module.
 
     Only the first process counts targets, for which it reads the whole store: it alone reports floors.
-
-    Args:
-        directory: where this process writes.
 
     Raises:
         UserError: an input is missing, damaged, or does not fit the others, or nothing can be learnt from it.
     """
-    inputs = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
+    inputs = open_inputs(settings, directory, workers, checkpoint, Share(ranks.rank, ranks.size))
     if not settings.train.shard:  # else its parts go there, block by block
         compute.place(inputs.module)
     floors = inputs.objective.floors(inputs.target_counts, inputs.held_out) if ranks.is_first else []

@@ -74,7 +74,7 @@ def test_a_run_is_compared_with_the_same_floors_everywhere(
     written = json.loads((run / "results.json").read_text(encoding="utf-8"))["floors"]
     floors = gather_evidence(read_record(run), settings).floors
     assert written == by_figure(floors)
-    opened = open_inputs(settings, run, 1)
+    opened = open_inputs(settings, run, 1, None)
     counts = count_targets(opened.store, opened.tokenizer)
     of_store = by_figure(opened.objective.floors(counts))
     assert (written["loss/mlm"] == of_store["loss/mlm"]) == (not opened.held_out)

@@ -118,9 +118,9 @@ def test_micro_batches_change_neither_gradient_nor_figures(words: tuple[str, lis
 def test_it_goes_on_from_a_model_with_its_softmax(words: tuple[str, list[str]], whole: Path, tmp_path: Path) -> None:
     refused = load_pretrain_recipe(words[0], [*words[1], f"init_from={whole}", "model.cell_size=20"])
     with pytest.raises(SettingsError, match=r"model\.\* says other sizes"):
-        open_inputs(refused, tmp_path, workers=1)
+        open_inputs(refused, tmp_path, 1, None)
     continued = load_pretrain_recipe(words[0], [*words[1], f"init_from={whole}"])
-    module: Any = open_inputs(continued, tmp_path, workers=1).module
+    module: Any = open_inputs(continued, tmp_path, 1, None).module
     kept = load_model(whole / "model")
     assert kept.softmax is not None
     assert torch.equal(module.softmax.weight, kept.softmax.weight)

@@ -410,7 +410,7 @@ def test_a_model_that_is_to_be_divided_does_not_go_to_the_device_whole(
 
     settings = load_pretrain_recipe(words[0], [*words[1], *more])
     compute = Compute(torch.device("meta"), torch.float32, "a test")
-    inputs, _ = open_and_check(settings, tmp_path, compute, 1, Ranks(1, 2))
+    inputs, _ = open_and_check(settings, tmp_path, compute, 1, None, Ranks(1, 2))
     assert {parameter.device.type for parameter in inputs.module.parameters()} == {place}
 
 

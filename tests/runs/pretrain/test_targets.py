@@ -174,13 +174,13 @@ def test_only_the_first_process_reads_the_whole_store(
         return counts
 
     monkeypatch.setattr(TokenStore, "token_counts", token_counts)
-    open_and_check(settings, tmp_path, compute, 1, Ranks(1, 2))
+    open_and_check(settings, tmp_path, compute, 1, None, Ranks(1, 2))
     assert read == []
-    inputs, _ = open_and_check(settings, tmp_path, compute, 1, Ranks(0, 2))
+    inputs, _ = open_and_check(settings, tmp_path, compute, 1, None, Ranks(0, 2))
     assert inputs.target_counts is counts
     assert read == [tiny_store]
     by_frequency = load_pretrain_recipe(
         str(tiny_recipe), [f"store={tiny_store}", "objective.output_bias=log_frequency"]
     )
-    open_and_check(by_frequency, tmp_path, compute, 1, Ranks(0, 2))
+    open_and_check(by_frequency, tmp_path, compute, 1, None, Ranks(0, 2))
     assert read == [tiny_store] * 2

@@ -70,7 +70,7 @@ def test_a_library_for_the_test_file_is_missed_before_the_training_file_is_read(
     recipe = FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"test\.parquet: reading \.parquet needs pyarrow"):
-        open_inputs(recipe, tmp_path / "run")
+        open_inputs(recipe, tmp_path / "run", None)
 
 
 def test_examples_are_counted_once_they_are_encoded(
@@ -158,7 +158,9 @@ def test_what_is_measured_and_trained_on_is_told(
         "test": str(write_rows(tmp_path / "test.jsonl", hidden, hidden, hidden, rows[0], *rows[6:])),
     }
     open_inputs(
-        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}),
+        tmp_path / "run",
+        None,
     )
     told = [(each.levelname, each.message) for each in caplog.records if "but for case and blanks" in each.message]
     assert [(level, re.sub(r" \(.*\)|, but.*", "", message)) for level, message in told] == [
@@ -175,7 +177,9 @@ def test_dev_that_holds_the_few_examples_to_learn_from_is_warned_of(
     file = str(write_rows(tmp_path / "all.jsonl", *rows))
     data = {"train": file, "dev": file, "train_examples": 3}
     run = open_inputs(
-        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}),
+        tmp_path / "run",
+        None,
     )
     assert ["3 of the 400 inputs of dev" in each for each in run.known] == [True]
 
@@ -189,7 +193,9 @@ def test_texts_that_only_the_model_cannot_tell_apart_are_not_known(
     dev = write_rows(tmp_path / "dev.jsonl", {"text": "a ㋁", "label": "n"}, {"text": f"{long}dog", "label": "n"})
     data = {"train": str(train), "dev": str(dev)}
     open_inputs(
-        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}),
+        tmp_path / "run",
+        None,
     )
     assert "but for case and blanks" not in caplog.text
 
@@ -204,7 +210,9 @@ def test_texts_with_two_labels_are_told(
     train = write_rows(tmp_path / "train.jsonl", *rows, *others, rows[5])
     data = {"train": str(train)}
     open_inputs(
-        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}),
+        tmp_path / "run",
+        None,
     )
     told = [record.message for record in caplog.records if "another label" in record.message]
     expected = (
@@ -223,7 +231,9 @@ def test_labels_that_are_not_measured_are_told(
     task = {"name": "classification", "multi_label": True, "max_length": 16}
     data = {"train": str(train), "dev": str(dev), "test": str(train)}
     open_inputs(
-        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": task, "data": data}), tmp_path / "run"
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": task, "data": data}),
+        tmp_path / "run",
+        None,
     )
     told = [message for message in caplog.messages if "counts as 0 in f1_macro" in message]
     assert [message.partition(": each")[0] for message in told] == [f"{dev}: no example has 2 of the 3 labels"]

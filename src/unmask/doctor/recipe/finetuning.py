@@ -59,7 +59,7 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
     compute = choose_compute(settings.device, settings.precision)
     with temporary_directory("unmask-doctor") as directory, torch.random.fork_rng(devices=[]):
         try:
-            run = open_inputs(trials[0], directory)
+            run = open_inputs(trials[0], directory, None)
         except UserError as error:
             advice = "fix it: `unmask finetune` would stop there too, before its first step"
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))

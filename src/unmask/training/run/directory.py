@@ -34,7 +34,7 @@ from unmask.io.writing import (
     write_text,
     writing,
 )
-from unmask.training.run.checkpoint import list_steps
+from unmask.training.run.checkpoint import Checkpoint, list_steps
 from unmask.training.run.environment import ENVIRONMENT, describe_budget_change, write_environment
 from unmask.training.run.log import METRICS, TENSORBOARD, RunLog
 from unmask.training.run.messages import LOG
@@ -257,8 +257,9 @@ def beginning_run(
     resume: bool,
     overwrite: bool,
     keeps: Sequence[str] = (),
-) -> Iterator[None]:
-    """`opening_run` with the log open; logs what has changed at a resume, and writes down the environment.
+) -> Iterator[Checkpoint | None]:
+    """`opening_run` with the log open; logs what has changed at a resume, and writes down the environment. Yields the
+    checkpoint that the run continues from.
 
     Args:
         name: of the recipe, for the record.
@@ -285,7 +286,7 @@ def beginning_run(
             num_threads=torch.get_num_threads(),
             budget_change=changes.budget,
         )
-        yield
+        yield changes.checkpoint
 
 
 def _names(directory: Path) -> set[str]:

@@ -15,7 +15,7 @@ from unmask.io.paths import CHECKPOINTS, RESULTS, TRIALS
 from unmask.io.writing import write_json
 from unmask.training.device import without_free_memory
 from unmask.training.run.budget import budget_change, check_budget
-from unmask.training.run.checkpoint import STATE, find_checkpoint, list_steps
+from unmask.training.run.checkpoint import STATE, Checkpoint, find_checkpoint, list_steps
 from unmask.training.run.environment import ENVIRONMENT, code_differences, read_sessions
 from unmask.training.run.log import refuse_lost_checkpoints
 from unmask.training.settings import BUDGETS
@@ -48,11 +48,13 @@ class Changes(NamedTuple):
 
     Attributes:
         lines: each key, in words.
+        checkpoint: what the run continues from; None where there is none.
         budget: for `write_environment`; None where there is no checkpoint.
         cuts_otherwise: whether micro-batches have another size, and with them other elements are zeroed by dropout.
     """
 
     lines: list[str]
+    checkpoint: Checkpoint | None = None
     budget: dict[str, Any] | None = None
     cuts_otherwise: bool = False
 
@@ -101,7 +103,7 @@ def find_changes(saved: Path, recipe: Settings) -> Changes:
             check_budget(directory, before, recipe, checkpoint)
         budget = budget_change(before, recipe, checkpoint)
     lines += [f"resumed with {key}={now}, where it was {then}" for key, (then, now) in changed.items()]
-    return Changes(lines, budget, cuts_otherwise="train.micro_batch_size" in changed)
+    return Changes(lines, checkpoint, budget, cuts_otherwise="train.micro_batch_size" in changed)
 
 
 def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:

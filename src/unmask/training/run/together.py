@@ -12,7 +12,7 @@ from unmask.errors import SettingsError, StoreError
 from unmask.io.paths import CHECKPOINTS
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
-from unmask.training.run.checkpoint import find_shared_checkpoint
+from unmask.training.run.checkpoint import Checkpoint, find_shared_checkpoint
 from unmask.training.run.environment import code_differences, code_here
 from unmask.yaml_text import parse_yaml
 
@@ -23,8 +23,8 @@ _OWN = ("store",)
 
 
 def open_everywhere(
-    opening: AbstractContextManager[None],
-    open_here: Callable[[], Opened],
+    opening: AbstractContextManager[Checkpoint | None],
+    open_here: Callable[[Checkpoint | None], Opened],
     data: Callable[[Opened], tuple[str, Mapping[str, Any]]],
     directory: Path,
     ranks: Ranks,
@@ -32,8 +32,9 @@ def open_everywhere(
     """Opens a run's inputs in the first process, then in the others, with its checkpoint copied to where they write.
 
     Args:
-        opening: the run's directory, which the first process opens; what goes wrong meanwhile is undone there.
-        open_here: opens the inputs in this process.
+        opening: the run's directory, which the first process opens, and what the run continues from; what goes wrong
+            meanwhile is undone there.
+        open_here: opens the inputs in this process, given the checkpoint as it has it.
         data: names what was opened, with fingerprints of its files: they have to be the same everywhere.
         directory: where this process writes.
 
@@ -43,13 +44,12 @@ def open_everywhere(
     with ExitStack() as stack:
         with ranks.agreeing():
             if ranks.is_first:
-                stack.enter_context(opening)
-                opened = open_here()
+                opened = open_here(stack.enter_context(opening))
         if ranks.size > 1:
-            find_shared_checkpoint(directory / CHECKPOINTS, ranks)
+            checkpoint = find_shared_checkpoint(directory / CHECKPOINTS, ranks)
             with ranks.agreeing():
                 if not ranks.is_first:
-                    opened = open_here()
+                    opened = open_here(checkpoint)
         check_same_files(*data(opened), ranks)
     return opened
 

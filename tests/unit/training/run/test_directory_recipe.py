@@ -71,8 +71,10 @@ def test_a_budget_edited_there_is_a_changed_budget(run: Path) -> None:
     save(run, recipe(**follows).as_written())
     edited = recipe(**follows, train={"steps": 30})
     (run / RECIPE).write_text(dump_settings(edited))
-    lines, budget, _ = resume(run, edited)
+    lines, checkpoint, budget, _ = resume(run, edited)
     assert lines == ["resumed with train.steps=30, where it was 20"]
+    assert checkpoint is not None
+    assert checkpoint.directory == run / "checkpoints" / "step-00000007"
     assert budget == {"step": 7, "was": "train.steps=20", "now": "train.steps=30"}
 
 
