@@ -162,7 +162,7 @@ def _settings_from(predictions: str | Path, task: Task[Any], are_stated: bool) -
     if isinstance(task, QaTask) and _are_answers_by_id(first.fields):
         raise InputError(f"{predictions}: one JSON object, {{id: answer}}, which is read from .json: name it so")
     found: dict[str, Any] = {}
-    if isinstance(task, Tagging) and not task.tags_characters:
+    if isinstance(task, Tagging) and task.settings.units is None and not task.tags_characters:
         found |= {"units": "characters"} if _are_of_characters(predictions) else {}
     probabilities = first.fields.get("probabilities")
     if task.kind == "classification" and isinstance(probabilities, Mapping):

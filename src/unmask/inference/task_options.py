@@ -51,7 +51,7 @@ _FIXED = {
 """Settings that only a new training could change, and why."""
 _OF_LABELS = ("label_separator", "repair_tags")
 """How labels are read: `predict` reads none."""
-_OF_SCORES = (*_OF_LABELS, "unanswerable", "negative_label")
+_OF_SCORES = (*_OF_LABELS, "unanswerable", "negative_label", "units")
 """All settings that affect how existing predictions are measured."""
 
 
@@ -84,7 +84,7 @@ def as_columns(columns: Columns) -> ColumnSettings:
 def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
     """Raises SettingsError for settings that have no effect in this use of a task, naming the first and the reason."""
     for name in settings:
-        if name in _FIXED:
+        if name in _FIXED and not (use == "score" and name in _OF_SCORES):
             reason = "the predictions show it" if use == "score" and name == "multi_label" else _FIXED[name]
             raise SettingsError(f"task.{name} cannot be set here: {reason}; leave it out")
         if name == "thresholds" and settings[name] == "dev":

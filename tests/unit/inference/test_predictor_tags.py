@@ -63,6 +63,10 @@ def test_entities_inside_words_are_found_at_their_places(tiny_model: Path, tmp_p
     (told,) = predict_file(model, data)
     assert "".join(told["tokens"]) == "two women-like man"
     assert scored(model, data, "tagging") == evaluate(model, data)
+    dev = write_rows(tmp_path / "dev.jsonl", {**row, "entities": [[0, 9, "X"]]})  # which does not show it
+    of_others = write_rows(tmp_path / "pred.jsonl", {"input": {"text": row["text"]}, "tags": told["tags"]})
+    stated = evaluate_predictions(of_others, dev, "tagging", settings={"units": "characters"})
+    assert stated == evaluate(model, dev)
     (example,) = task.load(data, ExampleCounts())
     assert example.tags == ("B-X", *["I-X"] * 8, *["O"] * 6, "B-Y", "I-Y", "I-Y")
 
