@@ -351,12 +351,8 @@ def split_words(text: str, punctuation: bool) -> list[Span]:
             `'s` off its end, as corpora of entities do; `@` and `#` stay before a name.
     """
     spans: list[Span] = []
-    for has_text, group in groupby(range(len(text)), key=lambda place: not text[place].isspace()):
-        places = list(group)
-        if not has_text:
-            continue
-        start, end = places[0], places[-1] + 1
-        first, last = start, end
+    for word in re.finditer(r"\S+", text):
+        start, end = first, last = word.span()
         while punctuation and first < end and _is_mark(text[first]) and not (text[first] in "@#" and first + 1 < end):
             first += 1
         while punctuation and last > first and _is_mark(text[last - 1]):
