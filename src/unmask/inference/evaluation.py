@@ -57,19 +57,29 @@ def evaluate(
     data = as_files(data)
     loaded = load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
-    its_task = predictor.task
     total = None
     if data.can_be_read_again:
         with Progress("looking through the examples", unit="examples") as progress:
-            total = sum(1 for _ in progress.counting(its_task.load(data, ExampleCounts())))
+            total = sum(1 for _ in progress.counting(predictor.task.load(data, ExampleCounts())))
     counts = ExampleCounts()
-    score, examples = its_task.score(), its_task.load(data, counts)
+    score = score_file(predictor, data, counts, total)
+    counts.log(data)
+    warn_of_figures(score, data)
+    return named_figures(predictor.task, score)
+
+
+def score_file(predictor: Predictor, data: DataPath, counts: ExampleCounts, total: int | None = None) -> Score[Any]:
+    """The score of a model's answers to the examples of a file; raises InputError if the task cannot read it.
+
+    Args:
+        counts: updated.
+        total: how many examples it has, if known.
+    """
+    score, examples = predictor.task.score(), predictor.task.load(data, counts)
     with Progress("evaluating", total, unit="examples") as progress:
         for part in predictor.sets(examples, counts, str(data)):
             score.add(part.examples, predictor.decide(part, counted_in(len(part.examples), progress.advance)))
-    counts.log(data)
-    warn_of_figures(score, data)
-    return named_figures(its_task, score)
+    return score
 
 
 def warn_of_figures(score: Score[Any], data: object) -> None:

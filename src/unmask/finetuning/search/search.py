@@ -34,7 +34,7 @@ from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
 from unmask.finetuning.search.trial import Pace, RunOne, Runs, Trial, attempt, read_results, refuse_other_settings
 from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
-from unmask.inference.evaluation import evaluate
+from unmask.inference.evaluation import evaluate, score_file
 from unmask.inference.predictor import load_predictor
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import figures_in_a_line, human_duration, human_number, listed
@@ -43,7 +43,7 @@ from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_dire
 from unmask.models.hub.files import CONFIG
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import REPORT, write_report
-from unmask.tasks.base import ExampleCounts, Score
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
@@ -318,11 +318,6 @@ def _tune(place: Path, data: DataSettings, device: str, **undecided: Any) -> Non
     predictor = load_predictor(place, device=device).with_options(columns)
     assert isinstance(predictor.task, QaTask | MultiLabelClassification)
     task: QaTask | MultiLabelClassification = predictor.task.with_settings(**undecided)
-    predictor = replace(predictor, task=task)
-    counts = ExampleCounts()  # reported when the ensemble is measured
-    examples = task.load(dev, counts)
-    score: Score[Any] = task.score()
-    for part in predictor.sets(examples, counts):
-        score.add(part.examples, predictor.decide(part))
+    score = score_file(replace(predictor, task=task), dev, ExampleCounts())  # reported when the ensemble is measured
     tuned = task.tuned(score).settings
     keep_chosen(place, {name: getattr(tuned, name) for name in undecided})

@@ -373,7 +373,7 @@ def answering(
         def sets(self, *_: Any) -> Any:
             return [ExampleSet(golds, nothing)]
 
-        def decide(self, part: ExampleSet) -> list[Any]:
+        def decide(self, part: ExampleSet, *_: Any) -> list[Any]:
             asked.append(self.task.settings)
             return said
 
