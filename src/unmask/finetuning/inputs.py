@@ -134,15 +134,16 @@ def open_run(
 ) -> TaskInputs:
     """`open_inputs` of a run, with its module on the device; a metric that the task does not have is refused now, not
     at the first evaluation."""
-    run = open_inputs(settings, directory, checkpoint, share, source)
+    inputs = open_inputs(settings, directory, checkpoint, share, source)
     check_same_data(directory, settings.data, bases)
     # Some figures have names that only examples show, such as a tag's.
-    is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
-    if is_unknown and run.dev is not None and not settings.task.reads_features:  # which are not computed yet
-        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
+    known = (None, "loss", *inputs.task.score().metrics())
+    is_unknown = settings.train.metric not in known and inputs.checkpoint is None
+    if is_unknown and inputs.dev is not None and not settings.task.reads_features:  # which are not computed yet
+        loss, score = measure(inputs.task, inputs.module.to(compute.device).eval(), inputs.dev, compute.for_figures())
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric, score.lower_is_better)
-    compute.place(run.module)
-    return run
+    compute.place(inputs.module)
+    return inputs
 
 
 def open_inputs(
@@ -334,16 +335,16 @@ def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
     return ReadExamples(name, file, examples, counts)
 
 
-def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: torch.device) -> TaskInputs:
+def add_features(feature_layers: str, inputs: TaskInputs, directory: Path, device: torch.device) -> TaskInputs:
     """The same inputs with the frozen encoder's features added, which are computed once and kept in `directory`."""
 
     def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
-        return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", device)
+        return with_features(encoded, inputs.module.encoder, feature_layers, directory / f"{name}.npy", device)
 
     def add_all(sets: list[ExampleSet] | None, name: str) -> list[ExampleSet] | None:
         if sets is None:
             return None
         return [replace(part, encoded=add(part.encoded, f"{name}-{number}")) for number, part in enumerate(sets)]
 
-    loader = replace(run.loader, examples=add(run.loader.examples, "train"))
-    return replace(run, loader=loader, dev=add_all(run.dev, "dev"), test=add_all(run.test, "test"))
+    loader = replace(inputs.loader, examples=add(inputs.loader.examples, "train"))
+    return replace(inputs, loader=loader, dev=add_all(inputs.dev, "dev"), test=add_all(inputs.test, "test"))

@@ -150,7 +150,7 @@ def finetune_settings(
             overwrite=overwrite,
         )
         share = Share(ranks.rank, ranks.size)
-        run = open_everywhere(
+        inputs = open_everywhere(
             opening,
             lambda checkpoint: open_run(settings, own, compute, checkpoint, share, source),
             TaskInputs.fingerprints,
@@ -158,7 +158,7 @@ def finetune_settings(
             ranks,
         )
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
-            _train(settings, run, own, compute, log, ranks)
+            _train(settings, inputs, own, compute, log, ranks)
         with ranks.agreeing(), writing_what_is_missing():
             if ranks.is_first:
                 write_report(own)
@@ -166,31 +166,31 @@ def finetune_settings(
 
 
 def _train(
-    settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog, ranks: Ranks
+    settings: FinetuneRecipe, inputs: TaskInputs, directory: Path, compute: Compute, log: RunLog, ranks: Ranks
 ) -> None:
-    task, module = run.task, run.module
+    task, module = inputs.task, inputs.module
     if settings.task.reads_features:
-        if run.checkpoint is not None:  # whose encoder is this run's, whatever `init_from` holds by now
-            with refusing_another_model(run.checkpoint):
-                load_weights(run.checkpoint, module)
-        run = add_features(settings.task.feature_layers or "last", run, directory / "features", compute.device)
+        if inputs.checkpoint is not None:  # whose encoder is this run's, whatever `init_from` holds by now
+            with refusing_another_model(inputs.checkpoint):
+                load_weights(inputs.checkpoint, module)
+        inputs = add_features(settings.task.feature_layers or "last", inputs, directory / "features", compute.device)
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {listed(task.labels, 20)}" if task.labels else ""
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
     logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
-    log_compute(compute, run.module.encoder.settings)
-    if advice := epochs_advice(settings.train, len(run.loader.examples)):
+    log_compute(compute, inputs.module.encoder.settings)
+    if advice := epochs_advice(settings.train, len(inputs.loader.examples)):
         logger.info(advice)
-    if settings.train.eval_every == "epoch" and run.dev is not None:
-        steps = -(-len(run.loader.examples) // settings.train.batch_size)
+    if settings.train.eval_every == "epoch" and inputs.dev is not None:
+        steps = -(-len(inputs.loader.examples) // settings.train.batch_size)
         logger.info("evaluated after each epoch: every %s", counted(steps, "step"))
     plain = compute.for_figures()
-    dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain, log)
+    dev = None if inputs.dev is None else Measurement("dev", task, inputs.module, inputs.dev, plain, log)
     in_steps = ranks.during_steps(settings.train.rank_timeout_s)
     with Interruption() as interruption:
         ending = run_session(
-            Learner(module, run.module.counts),
-            ExampleSteps(run.loader, run.start),
+            Learner(module, inputs.module.counts),
+            ExampleSteps(inputs.loader, inputs.start),
             settings,
             RunContext(
                 "fine-tuning",
@@ -198,7 +198,7 @@ def _train(
                 compute,
                 log,
                 interruption,
-                run.checkpoint,
+                inputs.checkpoint,
                 in_steps,
                 draw_report=partial(write_report, directory, has_ended=False),
             ),
@@ -207,51 +207,51 @@ def _train(
         )
         with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:
-                _write_results(run, dev, ending, directory, plain, log)
+                _write_results(inputs, dev, ending, directory, plain, log)
 
 
 def _write_results(
-    run: TaskInputs, dev: Measurement | None, ending: Ending, directory: Path, compute: Compute, log: RunLog
+    inputs: TaskInputs, dev: Measurement | None, ending: Ending, directory: Path, compute: Compute, log: RunLog
 ) -> None:
     """Chooses what is chosen on dev, measures test, and writes the model with its figures."""
-    task, module = run.task, run.module
+    task, module = inputs.task, inputs.module
     module.eval()
     module.rescale()
     results: dict[str, Any] = {"num_parameters": module.num_parameters, "step": ending.step, "floors": {}}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
-    if dev is not None and run.dev is not None:
+    if dev is not None and inputs.dev is not None:
         task = dev.tune(ending.figures)
         assert dev.score is not None
-        results |= {"dev": dev.figures, "dev_examples": _examples(dev, run), "degenerate": dev.score.degenerate()}
+        results |= {"dev": dev.figures, "dev_examples": _examples(dev, inputs), "degenerate": dev.score.degenerate()}
         results |= {"early_stopping": ending.early_stopping} if ending.early_stopping else {}
-        results |= {} if task == run.task else {"thresholds_chosen_on": "dev"}
+        results |= {} if task == inputs.task else {"thresholds_chosen_on": "dev"}
         if dev.score.reliability is not None:
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
-        results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
-        write_json(directory / SAMPLES, _samples(task, run, compute))
+        results["floors"] |= _floors(task, inputs.loader.examples, inputs.dev, ("eval/", "dev."))
+        write_json(directory / SAMPLES, _samples(task, inputs, compute))
     if (mixture := mixture_of(module.head)) is not None:
         weights, gamma = mixture.weights.tolist(), mixture.gamma.item()
         results["mixture"] = {"weights": weights, "gamma": gamma}
         shares = ", ".join(f"{weight:.3g}" for weight in weights)
         logger.info("weights of the mixed layers, the lowest first: %s; gamma %.3g", shares, gamma)
-    if run.test is not None:
-        test = Measurement("test", task, run.module, run.test, compute, log)
-        results |= {"test": chosen_last(test()), "test_examples": _examples(test, run)}
+    if inputs.test is not None:
+        test = Measurement("test", task, inputs.module, inputs.test, compute, log)
+        results |= {"test": chosen_last(test()), "test_examples": _examples(test, inputs)}
         logger.info("test: %s", figures_in_a_line(results["test"]))
         if test.score is not None and test.score.reliability is not None:
             results["test"]["expected_calibration_error"] = test.score.reliability.error
-        results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
+        results["floors"] |= _floors(task, inputs.loader.examples, inputs.test, ("test.",))
     with replacing_model(directory) as model:
-        save_finetuned(run.module, task, run.tokenizer, model, run.trained_length)
+        save_finetuned(inputs.module, task, inputs.tokenizer, model, inputs.trained_length)
     write_json(directory / RESULTS, results)
     if (directory / "features").exists():
         rmtree(directory / "features", ignore_errors=True)  # a network file system keeps what is still open
 
 
-def _examples(measured: Measurement, run: TaskInputs) -> dict[str, Any]:
+def _examples(measured: Measurement, inputs: TaskInputs) -> dict[str, Any]:
     """How many examples figures are of, how many were cut or left out, and how sure an accuracy is."""
     assert measured.score is not None
-    number, counts = measured.score.num_examples, run.counts[measured.name]
+    number, counts = measured.score.num_examples, inputs.counts[measured.name]
     its = {"n": number, "truncated": counts.truncated, "unlabelled": counts.unlabelled}
     return its | accuracy_interval(measured.task, measured.figures, number)
 
@@ -272,12 +272,12 @@ def _floors(
     return {f"{prefix}{metric}": floor for metric, floor in floors.items() for prefix in prefixes}
 
 
-def _samples(task: Task[Any], run: TaskInputs, compute: Compute) -> list[dict[str, Any]]:
+def _samples(task: Task[Any], inputs: TaskInputs, compute: Compute) -> list[dict[str, Any]]:
     """What the module, in eval mode, says about the first dev examples; see `unmask.reports.run_page` for the shape."""
-    assert run.dev is not None
-    examples = run.dev[0].examples[:_NUM_SAMPLES]
-    encoded = task.encode(examples, run.tokenizer, ExampleCounts(), run.module.encoder.settings.type_vocab_size)
-    predictions = predict_set(task, run.module, ExampleSet(examples, encoded), compute)
+    assert inputs.dev is not None
+    examples = inputs.dev[0].examples[:_NUM_SAMPLES]
+    encoded = task.encode(examples, inputs.tokenizer, ExampleCounts(), inputs.module.encoder.settings.type_vocab_size)
+    predictions = predict_set(task, inputs.module, ExampleSet(examples, encoded), compute)
     return [
         {"title": f"dev example {number}", **task.sample(example, prediction)}
         for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True), start=1)

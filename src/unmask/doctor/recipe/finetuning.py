@@ -59,19 +59,19 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
     compute = choose_compute(settings.device, settings.precision)
     with temporary_directory("unmask-doctor") as directory, torch.random.fork_rng(devices=[]):
         try:
-            run = open_inputs(trials[0], directory, None)
+            inputs = open_inputs(trials[0], directory, None)
         except UserError as error:
             advice = "fix it: `unmask finetune` would stop there too, before its first step"
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))
             return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(trials),))
         # A head on frozen features needs those of the whole file first.
         is_measured = probe_s > 0 and not settings.task.reads_features
-        step_s = _measure_step(run, trials[0], compute, probe_s) if is_measured else None
-    plan = FinetuningPlan.of(trials, run, step_s)
-    findings += check_inputs(settings, run, plan)
-    tables = [plan_table(plan), *examples_tables(run), settings_table(trials)]
+        step_s = _measure_step(inputs, trials[0], compute, probe_s) if is_measured else None
+    plan = FinetuningPlan.of(trials, inputs, step_s)
+    findings += check_inputs(settings, inputs, plan)
+    tables = [plan_table(plan), *examples_tables(inputs), settings_table(trials)]
     headline = (
-        ("Examples", f"{len(run.loader.examples):,}"),
+        ("Examples", f"{len(inputs.loader.examples):,}"),
         ("Parameters", human_count(plan.num_parameters)),
         ("Runs", f"{plan.trials:,}"),
         ("Steps of a run", _between(plan.steps, plan.most_steps, ",.0f")),
@@ -119,10 +119,10 @@ class FinetuningPlan:
     seconds: float | None  # of training, for all runs one after another
 
     @classmethod
-    def of(cls, trials: Sequence[FinetuneRecipe], run: TaskInputs, step_s: float | None) -> FinetuningPlan:
-        """The work of all runs, of which `run` has what the first one reads, and `step_s` says how long it takes: the
-        others take as long for an example."""
-        examples = run.loader.examples
+    def of(cls, trials: Sequence[FinetuneRecipe], inputs: TaskInputs, step_s: float | None) -> FinetuningPlan:
+        """The work of all runs: `inputs` are those of the first, `step_s` is how long its steps take, and the others
+        take as long for an example."""
+        examples = inputs.loader.examples
         num_examples = len(examples)
         example_s = None if step_s is None else step_s / min(trials[0].train.batch_size, num_examples)
         steps, epochs, seconds = [], [], []
@@ -139,8 +139,8 @@ class FinetuningPlan:
             elif number is not None and its_s is not None:
                 seconds.append(number * its_s)
         return cls(
-            num_parameters=run.module.num_parameters,
-            num_trained=sum(weight.numel() for weight in run.module.parameters() if weight.requires_grad),
+            num_parameters=inputs.module.num_parameters,
+            num_trained=sum(weight.numel() for weight in inputs.module.parameters() if weight.requires_grad),
             steps=min(steps, default=None),
             epochs=min(epochs, default=None),
             most_steps=max(steps, default=None),
@@ -151,16 +151,16 @@ class FinetuningPlan:
         )
 
 
-def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
+def _measure_step(inputs: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
     if compute.device.type == "cpu":
         keep_freed_memory()  # as a run does
-    module: Any = compute.place(run.module)
+    module: Any = compute.place(inputs.module)
     optimizer = build_optimizer(module, settings.optimizer)
     times = [time.perf_counter()]
     train(
-        Learner(module, run.module.counts),
-        run.loader.steps(run.loader.start()),
+        Learner(module, inputs.module.counts),
+        inputs.loader.steps(inputs.loader.start()),
         ScheduledOptimizer(optimizer, Schedule(settings.schedule)),
         EagerStepper(module, optimizer, settings.train.max_grad_norm, compute),
         settings.train.model_copy(update={"steps": None, "tokens": None, "epochs": None, "minutes": limit_s / 60}),
@@ -174,15 +174,15 @@ def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, l
 # ---- Checks
 
 
-def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan) -> Iterator[Finding]:
+def check_inputs(settings: FinetuneRecipe, inputs: TaskInputs, plan: FinetuningPlan) -> Iterator[Finding]:
     """Examines what was opened; says nothing about what is as usual, except that it fits."""
     yield Finding("inputs", "good", "the model loads, and every line of the files fits the task")
-    for warning in run.known:
+    for warning in inputs.known:
         what, _, why = warning.partition(": ")
         yield Finding("files-shared", "warning", what, why)
     if settings.data.dev is None:
         yield Finding("no-dev", "warning", "nothing is measured: there is no data.dev", "give data.dev=FILE")
-    elif run.dev is not None and (count := sum(len(part.examples) for part in run.dev)) < FEW_DEV_EXAMPLES:
+    elif inputs.dev is not None and (count := sum(len(part.examples) for part in inputs.dev)) < FEW_DEV_EXAMPLES:
         message = f"{count:,} dev examples: a share of them is known to about ±{1 / count**0.5:.0%} only"
         yield Finding("few-dev-examples", "note", message, "figures that differ by less do not differ")
     if plan.steps is not None and plan.steps < FEW_STEPS:
@@ -191,7 +191,7 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
             "few-steps", "note", message, "raise train.epochs, or lower train.batch_size, if it learns little"
         )
     if not settings.from_scratch and settings.freeze_layers != "all":
-        width = run.module.encoder.settings.hidden_size
+        width = inputs.module.encoder.settings.hidden_size
         searched = settings.search.learning_rates
         for rate in searched or [settings.optimizer.learning_rate]:
             yield from check_rate(
@@ -203,13 +203,13 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
                 too_low="raise it, or give more epochs",
                 key="search.learning_rates" if searched else "optimizer.learning_rate",
             )
-    rows = run.loader.examples.lengths
+    rows = inputs.loader.examples.lengths
     full = float((rows >= settings.task.max_length).mean())
-    if full > MUCH_CUT and run.task.kind in FIELDS_OF_KINDS["long_text"] and settings.task.long_text == "cut":
+    if full > MUCH_CUT and inputs.task.kind in FIELDS_OF_KINDS["long_text"] and settings.task.long_text == "cut":
         message = f"{full:.0%} of the training examples fill task.max_length={settings.task.max_length}"
         yield Finding("many-cut", "warning", f"{message}: what is longer is cut", "raise task.max_length")
-    if (counts := label_counts(run)) is not None and counts.max() > ONE_SIDED * counts.sum():
-        label = run.task.labels[int(counts.argmax())]
+    if (counts := label_counts(inputs)) is not None and counts.max() > ONE_SIDED * counts.sum():
+        label = inputs.task.labels[int(counts.argmax())]
         message = f"{counts.max() / counts.sum():.0%} of the training examples have the label {label!r}"
         advice = "accuracy says little here: look at f1 and matthews_correlation, and set train.metric to one of them"
         yield Finding("one-sided-labels", "warning", message, advice)
@@ -218,18 +218,18 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
 # ---- Tables
 
 
-def label_counts(run: TaskInputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+def label_counts(inputs: TaskInputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """(labels,) how many training examples have each label; None where examples do not have exactly one."""
-    if run.task.kind != "classification" or run.task.problem_type != "single_label_classification":
+    if inputs.task.kind != "classification" or inputs.task.problem_type != "single_label_classification":
         return None
-    ids = run.loader.examples.unit_columns["labels"].astype(np.int64)
-    return np.bincount(ids[ids >= 0], minlength=len(run.task.labels))
+    ids = inputs.loader.examples.unit_columns["labels"].astype(np.int64)
+    return np.bincount(ids[ids >= 0], minlength=len(inputs.task.labels))
 
 
-def examples_tables(run: TaskInputs) -> Iterator[FigureTable]:
+def examples_tables(inputs: TaskInputs) -> Iterator[FigureTable]:
     """How many examples there are and how long they are; the labels; what figures are to be compared with."""
-    dev = _joined(run.dev)
-    files = {"train": run.loader.examples, "dev": dev, "test": _joined(run.test)}
+    dev = _joined(inputs.dev)
+    files = {"train": inputs.loader.examples, "dev": dev, "test": _joined(inputs.test)}
     rows = tuple(
         (
             name,
@@ -243,12 +243,12 @@ def examples_tables(run: TaskInputs) -> Iterator[FigureTable]:
     )
     note = "Question answering and tagging read a long text as several examples."
     yield FigureTable("Examples", rows, ("file", "examples", "tokens, mean", "95 % have up to", "longest"), note)
-    if (counts := label_counts(run)) is not None:
+    if (counts := label_counts(inputs)) is not None:
         order = np.argsort(-counts, kind="stable")[:20]
-        shares = tuple((run.task.labels[i], f"{counts[i]:,}", f"{counts[i] / counts.sum():.1%}") for i in order)
+        shares = tuple((inputs.task.labels[i], f"{counts[i]:,}", f"{counts[i] / counts.sum():.1%}") for i in order)
         yield FigureTable("Labels of the training file", shares, ("label", "examples", "share"))
     if dev is not None:
-        floors = run.task.floors(run.loader.examples, dev)
+        floors = inputs.task.floors(inputs.loader.examples, dev)
         values = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
         yield FigureTable("What figures on dev have to be better than", values, ("figure", "what gives it", "value"))
 
