@@ -47,7 +47,7 @@ def test_the_mixture_is_as_large_as_asked(exponent: float, size: float, corpora:
 
 
 def test_a_corpus_without_text_is_refused() -> None:
-    with pytest.raises(InputError, match="corpus 'ko' of the mixture has no text"):
+    with pytest.raises(InputError, match="corpus 'ko' of the mixture has no text: leave it out, or give it some"):
         times_taken(mixture(1, en=1, ko=1), {"en": 5, "ko": 0})
 
 

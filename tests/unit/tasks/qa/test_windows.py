@@ -176,7 +176,8 @@ def test_long_questions_are_cut_and_told() -> None:
 def test_a_question_needs_room_for_its_passage() -> None:
     long = example(WORDS, "one", question=WORDS)
     assert len(encode([long], sizes(14, 8, 64))[0]) == 10  # windows of one token
-    with pytest.raises(SettingsError, match=r"max_length 13 has no room .* question of 10 tokens at x:1 and 3 special"):
+    told = r"max_length 13 has no room .* question of 10 tokens at x:1 and 3 special tokens: raise task\.max_length"
+    with pytest.raises(SettingsError, match=told):
         encode([long], sizes(13, 8, 64))
 
 

@@ -190,7 +190,9 @@ def test_labels_of_ones_own_may_be_what_a_data_set_means_by_something_else(tmp_p
 
 def test_examples_of_one_label_are_refused_and_absent_labels_told(caplog: pytest.LogCaptureFixture) -> None:
     task = opened(labels=["a", "b", "c"])
-    with pytest.raises(InputError, match=r"train\.tsv: every example has the label 'b': there is nothing to learn"):
+    with pytest.raises(
+        InputError, match=r"train\.tsv: every example has the label 'b': there is nothing to learn; give "
+    ):
         task.check(of_labels(1, 1), Path("train.tsv"))
     with caplog.at_level(logging.WARNING):
         task.check(of_labels(0, 1), Path("train.tsv"))

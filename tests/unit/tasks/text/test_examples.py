@@ -156,7 +156,11 @@ TOO_LARGE = r"the column 'score' holds '.{1,60}': expected at most 3\.40282e\+38
 @pytest.mark.parametrize(
     ("read", "row", "told"),
     [
-        (label_of, {"text": "a"}, "no column 'label' for the label: there is text"),
+        (
+            label_of,
+            {"text": "a"},
+            r"no column 'label' for the label: there is text\. Name it with --column label=NAME ",
+        ),
         (label_of, {"label": ""}, "the column 'label' is empty"),
         (label_of, {"label": None}, "the column 'label' is empty"),
         (label_of, {"label": ["b"]}, r'the column \'label\' holds \["b"\].*task\.multi_label'),
