@@ -76,6 +76,11 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
                 "more; without problem_type, the value of the one label is read as a number"
             )
         kept["multi_label"] = True
+    if loaded.problem_type == "regression" and len(loaded.labels or ()) > 1:
+        raise ModelError(
+            f"config.json: problem_type is regression, and id2label has {len(loaded.labels or ())} labels: expected "
+            "one, for one number is read of a text; correct problem_type if it classifies"
+        )
     try:
         if kind_of(kept["name"]) in FIELDS_OF_KINDS["labels"]:
             kept["labels"] = list(loaded.labels or ())

@@ -7,21 +7,31 @@ import pytest
 from support.small_bert import SIZES
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
+from unmask.models.hub.config import ProblemType
 from unmask.models.hub.source import LoadedModel
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task, recall_task
 
 
-def test_one_label_of_which_a_text_has_any_number_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("problem_type", "labels", "message"),
+    [
+        ("multi_label_classification", ("a",), "id2label has one label: "),
+        ("regression", ("LABEL_0", "LABEL_1"), "id2label has 2 labels: expected one, "),
+    ],
+)
+def test_a_head_of_another_size_than_its_problem_is_refused(
+    problem_type: ProblemType, labels: tuple[str, ...], message: str
+) -> None:
     loaded = LoadedModel(
         architecture="BertForSequenceClassification",
         encoder=BertEncoder(SIZES),
         head_kind="sequence_classification",
-        labels=("a",),
-        problem_type="multi_label_classification",
+        labels=labels,
+        problem_type=problem_type,
     )
-    with pytest.raises(ModelError, match=r"problem_type is multi_label_classification, and id2label has one label: "):
+    with pytest.raises(ModelError, match=f"problem_type is {problem_type}, and {message}"):
         recall_task(loaded)
 
 
