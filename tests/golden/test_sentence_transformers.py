@@ -79,6 +79,19 @@ def test_what_is_not_done_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     ]
 
 
+def test_texts_that_it_lowers_first_are_told_of_a_tokenizer_that_keeps_case(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"max_seq_length": LENGTH, "do_lower_case": True}
+    model = save(tmp_path / "model", {"pooling_mode": "mean"}, **{"sentence_bert_config.json": settings})
+    load_feature_model(model)
+    assert not caplog.text
+    definition = json.loads((model / "tokenizer.json").read_text("utf-8"))
+    write(model / "tokenizer.json", json.dumps({**definition, "normalizer": None}))
+    load_feature_model(model)
+    assert "its texts are lower-cased first: give them in lower case" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("modules", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def _row(value: Any, source: str) -> Row:
 def _values_of(values: Any, name: str) -> list[Any]:
     """A list, an array, or a column or table of pandas or the like, as a list."""
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
-        raise ValuesError(f"{name} is one {type(values).__name__}: expected a list or an array")
+        hint = "; give one of its columns, or .to_pandas()" if hasattr(values, "to_pandas") else ""  # pyarrow's Table
+        raise ValuesError(f"{name} is one {type(values).__name__}: expected a list or an array{hint}")
     if isinstance(values, set | frozenset):
         raise ValuesError(f"{name} is a {type(values).__name__}, which has no order: expected a list or an array")
     if hasattr(values, "to_pylist"):  # pyarrow
@@ -135,7 +137,8 @@ def numbers_of(y: Any, num_texts: int) -> list[float]:
 
 
 def _number(value: Any, number: int) -> float:
-    if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+    is_number = isinstance(value, int | float | np.number | Decimal) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
         raise ValuesError(f"y[{number}] is {value!r}: expected a finite number")
     if abs(float(value)) > float(np.finfo(np.float32).max):
         raise ValuesError(f"y[{number}] is {value!r}: too large for float32; scale y")

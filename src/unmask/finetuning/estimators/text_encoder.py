@@ -33,7 +33,8 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         layers: "embeddings", "layer-N", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
         pool: "mean", "max", "cls" or "mean-with-special": how the tokens of a text become one vector; "cls" is the
             first token's, or the last one's of a causal model. None: as sentence-transformers saved it, or "mean".
-        normalise: True divides each vector by its length.
+        normalise: True divides each vector by its length, as sentence-transformers does for the models that say so;
+            here it is as given, whatever the model says.
         max_length: most tokens that are read at once; a longer text is read in windows, or for "cls" and
             "mean-with-special" cut. None: as many as the model was pre-trained on, sentence-transformers has read, or
             there are positions for.

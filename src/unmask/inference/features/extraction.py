@@ -109,6 +109,8 @@ def feature_model(opened: Opened, *, columns: Columns = NOTHING_SAID, max_length
     if saved is not None:
         for remark in saved.remarks:
             logger.warning("%s: %s", directory, remark)
+        if saved.lowercases and not (opened.tokenizer.reads_words or opened.tokenizer.lowercases):
+            logger.warning("%s: its texts are lower-cased first: give them in lower case", directory)
         model = replace(model, usual_pool=saved.pool)
     if (capacity := model.row_maker("none").capacity(is_pair=True)) < 2:
         raise SettingsError(

@@ -32,12 +32,14 @@ class SentenceModel:
     Attributes:
         pool: of its tokens.
         max_length: tokens that are read, special ones included; None: as many as the encoder can.
+        lowercases: whether it gives its tokenizer a text in lower case.
         pooling: the file of the pooling's own settings; None where it is not there.
         remarks: what is not done here: another pool, another module, a prompt that is put before every text.
     """
 
     pool: Pool
     max_length: int | None
+    lowercases: bool
     pooling: Path | None
     remarks: tuple[str, ...]
 
@@ -57,7 +59,8 @@ def find_sentence_model(directory: Path) -> SentenceModel | None:
     prompt = _read_if_there(directory / "config_sentence_transformers.json").get("default_prompt_name")
     if prompt is not None:
         remarks.append(f"its prompt {prompt!r} is not put before texts: write it there yourself")
-    length = _read_if_there(directory / "sentence_bert_config.json").get("max_seq_length")
+    settings = _read_if_there(directory / "sentence_bert_config.json")
+    length, lowercases = settings.get("max_seq_length"), settings.get("do_lower_case") is True
     if length is None:  # as version 6 writes it
         length = _read_if_there(directory / "tokenizer_config.json").get("model_max_length")
     most = length if type(length) is int and length > 0 else None
@@ -66,12 +69,12 @@ def find_sentence_model(directory: Path) -> SentenceModel | None:
         remarks.append(
             f"{pooling.relative_to(directory)} is not there, so the mean is taken: get it where the model is from"
         )
-        return SentenceModel("mean", most, None, tuple(remarks))
+        return SentenceModel("mean", most, lowercases, None, tuple(remarks))
     modes = _read_modes(pooling)
     pool = _POOLS.get(modes[0]) if len(modes) == 1 else None
     if pool is None:
         remarks.append(f"it pools by {' and '.join(modes) or 'nothing'}, and here the mean is taken")
-    return SentenceModel(pool or "mean", most, pooling, tuple(remarks))
+    return SentenceModel(pool or "mean", most, lowercases, pooling, tuple(remarks))
 
 
 def _read_modules(path: Path) -> list[dict[str, str]]:
