@@ -196,21 +196,29 @@ def both(
 
 
 def differences(ours: LoadedModel, theirs: PreTrainedModel, batch: Batch) -> dict[str, float]:
-    """The largest of the hidden states of all layers, of the last one's at two places that are asked for alone, of the
-    outputs and of the gradients."""
+    """The largest of the hidden states of all layers, of the last one's at two places that are asked for alone, with
+    their gradients, of the outputs and of the gradients."""
     inputs = padded_inputs(batch, ours.encoder.settings)
     if ours.head_kind == "multiple_choice":
         inputs = {name: values[None] for name, values in inputs.items()}
     states = ours.encoder.hidden_states(batch)
     expected = [unpad(state, batch) for state in theirs(**inputs, output_hidden_states=True).hidden_states]
     places = torch.tensor([0, batch.num_tokens - 1])
-    chosen = ours.encoder(batch, places) - states[-1][places]
+    wanted, of_all = ours.encoder(batch, places), states[-1][places]
+    weights = [each for each in ours.encoder.parameters() if each.requires_grad]
+    some, whole = (
+        torch.autograd.grad(hidden.square().sum(), weights, retain_graph=True, allow_unused=True)
+        for hidden in (wanted, of_all)
+    )
+    pairs = [(one, other) for one, other in zip(some, whole, strict=True) if one is not None or other is not None]
+    largest = max(float(other.abs().max()) for _, other in pairs)
     outputs, their_outputs = run_ours(ours, batch), run_theirs(theirs, batch, ours.encoder.settings)
     return {
         "hidden states": max(
             float((state - its).detach().abs().max()) for state, its in zip(states, expected, strict=True)
         ),
-        "chosen places": float(chosen.detach().abs().max()),
+        "chosen places": float((wanted - of_all).detach().abs().max()),
+        "their gradients": max(float((one - other).abs().max()) for one, other in pairs) / largest,
         "outputs": largest_difference(outputs, their_outputs),
         "gradients": gradient_difference(ours, theirs, batch),
     }

@@ -38,7 +38,8 @@ def module_on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Enco
         head = head.classifier
     if loaded.head is not None:
         head.load_state_dict(loaded.head.state_dict())
-    elif loaded.head_weights is not None:
+    else:
+        assert loaded.head_weights is not None
         fill_weights([head], own_names(head), loaded.head_weights, source.directory / HEAD_WEIGHTS, ())
     return module
 

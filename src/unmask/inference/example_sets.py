@@ -16,6 +16,7 @@ from unmask.errors import ModelError
 from unmask.inference.coverage import Coverage
 from unmask.io.progress import Advance, not_shown
 from unmask.models.hub.uses import NOT_FINITE
+from unmask.models.kernels.products import packed_weights
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tokenization.opening import Tokenizer
@@ -212,8 +213,9 @@ def measure(
         The loss, and the score.
     """
     losses, score = Losses(), task.score()
-    for part in sets:
-        shown = counted_in(len(part.examples), advance)
-        outputs = run_module(task, module, part.encoded, compute, losses, shown)
-        score.add(part.examples, task.decide(part.examples, part.encoded, outputs))
+    with packed_weights(module):  # as in a model that answers, so that the figures are the same
+        for part in sets:
+            shown = counted_in(len(part.examples), advance)
+            outputs = run_module(task, module, part.encoded, compute, losses, shown)
+            score.add(part.examples, task.decide(part.examples, part.encoded, outputs))
     return losses.loss, score

@@ -132,7 +132,7 @@ class Guards:
             if not status:
                 await _refuse(send_guarded, 503, "the server is being stopped", "stopping")
         except Exception:
-            if not status:
+            if status != 500:
                 raise  # else the application has answered and logged it: Starlette raises it once more
         finally:
             self._held_bytes -= size

@@ -35,8 +35,6 @@ def unfinished_store(out: Path) -> Iterator[Path]:
             with as_output_error(out):
                 remove_unfinished(out)  # of an attempt that was killed
             yield out
-        except AnotherProcess:
-            raise
         except BaseException as error:
             if _is_complete(out):  # it was complete before something went wrong
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,12 +68,13 @@ def estimate_store(
     for path in sorted(files, key=sizes.__getitem__, reverse=True)[:_SAMPLED_FILES]:
         counts = CorpusCounts()
         sampled_before = sample.bytes
-        stop_at = time.monotonic() + _READ_S
+        stop_at = math.inf
         for document in read_documents([path], counts, reading, cleaning):
+            if stop_at == math.inf:  # opening it may have taken seconds
+                stop_at = time.monotonic() + _READ_S
             if sample.bytes - sampled_before < _ENCODED_BYTES:
                 sample.add(document.text[:_ENCODED_BYTES])
-            is_enough = counts.utf8_bytes >= _ENCODED_BYTES and time.monotonic() >= stop_at
-            if is_enough or counts.utf8_bytes >= _READ_BYTES:
+            if counts.utf8_bytes >= _READ_BYTES or time.monotonic() >= stop_at:
                 break
         documents += counts.documents
         text_bytes += counts.utf8_bytes

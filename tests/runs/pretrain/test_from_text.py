@@ -17,7 +17,7 @@ from support.forked import Forked
 from support.runs import assert_same_weights, losses_of
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
 from unmask.objectives.table import new_objective
-from unmask.pretraining import inputs as pretraining_inputs
+from unmask.pretraining import own_store
 from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.run import pretrain
@@ -73,7 +73,7 @@ def test_stopped_before_the_first_step_it_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining_inputs, stopped, ctrl_c)
+        patch.setattr(own_store, stopped, ctrl_c)
         with pytest.raises(Interrupted, match="stopped before the first step; the same command with --resume") as told:
             pretrain(*from_text, out=run)
     assert told.value.exit_code == 130

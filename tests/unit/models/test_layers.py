@@ -15,7 +15,7 @@ from unmask.models.dropout import dropout
 from unmask.models.family import Activation
 from unmask.models.kernels import products
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
-from unmask.models.kernels.products import Linear, pack_weights
+from unmask.models.kernels.products import Linear, pack_weights, packed_weights
 from unmask.models.layers import ACTIVATIONS, FeedForward, initialise
 from unmask.models.settings import EncoderSettings
 
@@ -148,6 +148,12 @@ def test_packed_weights_are_for_reading_alone(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(copied.weight, module.weight)
         module.train()
         assert not module.takes_packed(values)  # the weight is about to change
+        pack_weights(module.eval())
+        module.load_state_dict({name: torch.zeros_like(tensor) for name, tensor in module.state_dict().items()})
+        assert not module(values).any()
+        with packed_weights(module):
+            assert module.takes_packed(values)
+        assert not module.takes_packed(values)
 
 
 def test_weights_are_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:

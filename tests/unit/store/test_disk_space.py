@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from support.trained import trained
+from unmask.corpus.pipeline import read_documents
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
 from unmask.store import disk_space
@@ -40,11 +43,10 @@ def test_finished_shards_need_no_space_again(tmp_path: Path, monkeypatch: pytest
 def test_of_a_table_as_much_text_is_expected_as_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaning: CleaningSettings
 ) -> None:
-    """Of a Parquet file, all of whose rows are one group, more than its first, long one are read, however long opening
-    takes, and fewer than are searched for duplicates together."""
+    """Of a Parquet file, all of whose rows are one group, a few are read, and fewer than are searched for duplicates
+    together."""
     monkeypatch.setattr(disk_space, "_READ_S", 0.0)
     texts = [f"The quick brown fox {number} jumped over the lazy dogs." for number in range(5000)]
-    texts[0] *= 50
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": texts}), path, compression="none")  # a row of it is many bytes
     encoder = ChunkEncoder(trained(texts[:100], vocab_size=200), "rules")
@@ -52,3 +54,24 @@ def test_of_a_table_as_much_text_is_expected_as_it_has(
     assert estimate is not None
     assert estimate.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.1)
     assert estimate.documents == pytest.approx(5000, rel=0.1)
+
+
+def test_a_file_that_takes_long_to_open_is_not_judged_by_its_first_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def slowly(*given: Any) -> Iterator[Any]:
+        now[0] = 60.0
+        yield from read_documents(*given)
+
+    monkeypatch.setattr(disk_space, "read_documents", slowly)
+    monkeypatch.setattr(disk_space, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    texts = ["The quick brown fox jumped over the lazy dogs. " * 50, *["A fox."] * 1000]
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": texts}), path)
+    estimate = estimate_store(
+        [path], ChunkEncoder(trained(texts[:2], vocab_size=80), "rules"), ReadingSettings(), CleaningSettings()
+    )
+    assert estimate is not None
+    assert estimate.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.1)

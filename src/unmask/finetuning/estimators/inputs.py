@@ -138,11 +138,15 @@ def numbers_of(y: Any, num_texts: int) -> list[float]:
 
 def _number(value: Any, number: int) -> float:
     is_number = isinstance(value, int | float | np.number | Decimal) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise ValuesError(f"y[{number}] is {value!r}: expected a finite number")
-    if abs(float(value)) > float(np.finfo(np.float32).max):
+    try:
+        its = float(value) if is_number else math.nan
+    except (ValueError, OverflowError):  # a signalling NaN of Decimal, an int of hundreds of digits
+        its = math.nan
+    if not math.isfinite(its):
+        raise ValuesError(f"y[{number}] is {value!r:.60}: expected a finite number")
+    if abs(its) > float(np.finfo(np.float32).max):
         raise ValuesError(f"y[{number}] is {value!r}: too large for float32; scale y")
-    return float(value)
+    return its
 
 
 def _refuse_column(rows: Sequence[Any]) -> None:

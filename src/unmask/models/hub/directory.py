@@ -312,7 +312,8 @@ def _with_blank_head(source: ModelSource, model: LoadedModel) -> LoadedModel:
     if kind is None:
         return model
     labels = None if kind in NUM_LABELS else labels_of(path, config)
-    model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type_of(path, config))
+    problem_type = problem_type_of(path, config) if kind == "sequence_classification" else None
+    model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type)
     if source.family.reads_words:
         return model
     prob = dropout_of(path, config, source.model_class)

@@ -104,7 +104,8 @@ def fill_weights(
     where: Path,
     may_be_left: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Gives modules on the meta device copies of their weights, independent of the file.
+    """Gives modules, on the meta device or not, copies of their weights, independent of the file, as new parameters:
+    call it before anything holds the parameters.
 
     Args:
         places: of every parameter of the modules.

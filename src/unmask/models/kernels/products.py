@@ -3,7 +3,8 @@ batch, and from weights laid out beforehand. What they compute is `values W^T + 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -102,7 +103,8 @@ class Linear(nn.Linear):
     gradients, from weights laid out for oneDNN.
 
     Attributes:
-        packed: the weight as `pack_weights` laid it out; None before that, and again as soon as training begins.
+        packed: the weight as `pack_weights` laid it out; None before that, and again as soon as training begins or
+            another weight is loaded.
     """
 
     packed: Tensor | None = None
@@ -127,6 +129,10 @@ class Linear(nn.Linear):
             self.packed = None  # the weight is about to change
         return super().train(mode)
 
+    def _load_from_state_dict(self, *given: Any, **named: Any) -> None:
+        self.packed = None
+        super()._load_from_state_dict(*given, **named)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": None}  # it can be neither copied nor saved
 
@@ -142,6 +148,18 @@ def pack_weights(module: nn.Module) -> None:
             continue
         if part.packed is None or part.packed.dtype != part.weight.dtype:
             part.packed = torch.ops.mkldnn._reorder_linear_weight(part.weight.detach())
+
+
+@contextmanager
+def packed_weights(module: nn.Module) -> Iterator[None]:
+    """`pack_weights` inside the context; the weights may change after it."""
+    plain = [part for part in module.modules() if isinstance(part, Linear) and part.packed is None]
+    pack_weights(module)
+    try:
+        yield
+    finally:
+        for part in plain:
+            part.packed = None
 
 
 def _packs(dtype: torch.dtype) -> bool:

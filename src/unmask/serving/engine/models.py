@@ -22,8 +22,9 @@ from unmask.inference.predictor import load_predictor, predictor_of
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, GENERATOR, MODEL, RECIPE, is_onnx, model_directory
 from unmask.io.writing import temporary_directory
 from unmask.models.family import Family
-from unmask.models.hub.source import open_source
-from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, commands_for, use_of_class
+from unmask.models.hub.config import family_in
+from unmask.models.hub.headers import read_any_config
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.engine.answerers import (
     GenerationAnswerer,
@@ -76,7 +77,7 @@ class ServedModel:
         steps = list_steps(self.directory.parent / CHECKPOINTS)
         if not steps:
             return []
-        size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
+        size = 2 * sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))  # laid out, a second time
         most = max(2, min(MOST_CHECKPOINTS, CHECKPOINT_BYTES // max(1, size)))
         return sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, most)})
 
@@ -171,8 +172,8 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
         task = TaskAnswerer(load_predictor(path, precision=precision))
         return ServedModel(name, Path(path), precision, (_endpoint_of(task),), {"task": task})
     directory = model_directory(path)
-    source = open_source(directory)
-    commands = commands_for(directory, use_of_class(source.model_class, source.config))
+    config = read_any_config(directory)
+    commands = commands_for(directory, use_of(config)) or ("features",)  # which says why a class does not load
     found = {command: its for command, its in _OF_COMMANDS.items() if command in commands}
     main = next(iter(found))
     opened = open_model(directory, _KINDS.get(main), precision=precision)
@@ -184,7 +185,7 @@ def _open(name: str, path: str | Path, precision: str) -> ServedModel:
     endpoints += [endpoint for *_, its in found.values() for endpoint in its]
     model = ServedModel(name, directory, precision, (*endpoints, "tokenize"), answerers)
     if not is_onnx(directory):
-        model.endpoints += _looks(model, source.family)
+        model.endpoints += _looks(model, family_in(config))
     return model
 
 
@@ -192,10 +193,10 @@ def _endpoint_of(task: TaskAnswerer) -> str:
     return FACTS[task.predictor.task.kind].endpoint
 
 
-def _looks(model: ServedModel, family: Family) -> tuple[str, ...]:
+def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:
     """The endpoints of `unmask.serving.inspecting` that a model of a family has."""
     main = model.endpoints[0]
-    attends = not family.is_recurrent
+    attends = family is not None and not family.is_recurrent
     run = model.directory.parent
     is_of_run = model.directory.name == MODEL and (run / RECIPE).is_file()
     looks = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -152,7 +153,9 @@ class TaggedFiles:
                 if self.settings.units is not None:
                     raise
                 found.inside_words.append(str(inside))
-                tags = in_characters._example(row, needs_tags=False).tags or ()
+                tags = ()
+                with suppress(EntityInsideWord):  # a row that names its tokens has no other ones: `load` refuses it
+                    tags = in_characters._example(row, needs_tags=False).tags or ()
             found.tags.update(tags)
             yield tags
 

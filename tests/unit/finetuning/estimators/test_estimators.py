@@ -405,7 +405,7 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
 def test_bad_texts_and_labels(tiny_model: Path, texts: Any, labels: Any, message: str) -> None:
     with pytest.raises(ValuesError, match=message) as refused:
         classifier(tiny_model).fit(texts, labels)
-    assert isinstance(refused.value, ValueError)  # as scikit-learn expects it
+    assert isinstance(refused.value, InputError)  # as well as the ValueError that scikit-learn expects
 
 
 @pytest.mark.parametrize(

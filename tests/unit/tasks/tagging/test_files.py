@@ -96,6 +96,10 @@ def test_a_few_entities_that_end_inside_words_are_asked_about(tmp_path: Path) ->
     )
     with pytest.raises(InputError, match=told):
         tagging_task(labels=None).fit_to(path)
+    tokens = json_lines({"tokens": ["in", "Oslo"], "entities": [[3, 6, "LOC"]]})  # which no unit changes
+    with pytest.raises(InputError, match=told):
+        tagging_task(labels=None).fit_to(write(tmp_path / "a.jsonl", right * 20 + tokens))
+    write(path, right * 20 + wrong)
     asked = tagging_task(labels=None, units="characters").fit_to(path)
     assert asked.labels == ("O", "B-LOC", "I-LOC")
     many = write(tmp_path / "b.jsonl", right * 19 + wrong)
