@@ -2,7 +2,7 @@
 Face Hub reads, so that the directory is ready to upload.
 
 Nothing is made up. What the run does not know (the licence, the language, the Hub's name of the data) is asked for by
-options, and the card says where it was not given. Torch is not imported.
+options, and the card says where it was not given. Torch is imported for Google's checkpoints alone.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
         export: the ONNX file that the card is of; None: it is of the model itself.
     """
     config, run = read_any_config(directory), directory.parent
-    task = (recorded := recorded_task(config)).get("name")
+    try:
+        task = (recorded := recorded_task(config)).get("name")
+    except ModelError as error:
+        raise ModelError(f"{directory}/{error}") from error
     recipe, made_here = _recipe_of(directory, is_tuned=task is not None)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None

@@ -1,6 +1,7 @@
 """What is this? The sizes, settings, progress and provenance of a store, model, run, tokenizer or recipe.
 
-Reads manifests, configurations and headers only: torch is not imported, and no weights are loaded.
+Reads manifests, configurations and headers only. No weights are loaded, and torch is imported for Google's checkpoints
+alone.
 """
 
 from __future__ import annotations
@@ -187,8 +188,12 @@ def describe_model(path: Path) -> dict[str, Any]:
     has_labels = (use is None or use.kind == FINE_TUNED) and config.get("problem_type") != "regression"
     if has_labels and isinstance(labels := config.get("id2label"), dict):
         description["labels"] = list(labels.values())
-    if task := recorded_task(config):
-        description["task"] = task
+    try:
+        if task := recorded_task(config):
+            description["task"] = task
+    except ModelError as error:
+        description.setdefault("does_not_load", f"{path}/{error}")
+        description.pop("commands", None)
     if is_onnx(path) and (path / CERTIFICATE).is_file():
         certificate = read_object(path / CERTIFICATE, ModelError)
         description["export"] = {name: certificate.get(name) for name in CERTIFIED}

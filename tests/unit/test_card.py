@@ -80,6 +80,15 @@ def test_a_model_that_transformers_gave_another_head(tmp_path: Path, tiny_model:
     assert not {"task", "labels"} & describe_model(model).keys()
 
 
+@pytest.mark.parametrize(("task", "message"), [("qa", "is no object"), ({"name": "juggling"}, "no task 'juggling'")])
+def test_a_model_whose_task_cannot_be_read(tmp_path: Path, tiny_model: Path, task: Any, message: str) -> None:
+    model = a_run(tmp_path / "run", tiny_model) / "model"
+    edit_config(model, unmask_task=task)
+    with pytest.raises(ModelError, match=rf"model/config\.json.*{message}"):
+        card_of(model)
+    assert message in describe_model(model)["does_not_load"]
+
+
 @pytest.fixture
 def run(tmp_path: Path, tiny_model: Path) -> Path:
     return a_run(

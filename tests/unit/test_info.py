@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
+from support.model_files import edit_config
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.info import describe, format_description
 from unmask.store.preparation import prepare
@@ -53,6 +54,15 @@ def test_a_sample_encoder_is_a_model_although_its_recipe_is_beside_it(name: str)
 def test_columns_stand_in_line_where_a_letter_takes_two_places() -> None:
     facts = {"kind": "run", "path": "a", "figures": {"f1 of 영화": 1, "accuracy of": 2}}
     assert format_description(facts).splitlines()[-2:] == ["    f1 of 영화   1", "    accuracy of  2"]
+
+
+def test_a_model_without_a_class_and_without_safetensors_does_not_load(tiny_model: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    edit_config(model, architectures=None)
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    described = describe(model)
+    assert "has only pytorch_model.bin" in described["does_not_load"]
+    assert (described["architectures"], described.get("is")) == (None, None)
 
 
 def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from unmask.models.hub.uses import FINE_TUNED
 from unmask.models.hub.weight_names import fill_weights, own_names
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task, TaskModule
+from unmask.tasks.recorded import recorded_task
 
 
 def module_on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: ModelSource) -> TaskModule:
@@ -68,7 +69,7 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
 
 def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: Path) -> None:
     """Raises ModelError for a head that was made for other features than the recipe gives it."""
-    remembered, task = loaded.config.get("unmask_task", {}), settings.task
+    remembered, task = recorded_task(loaded.config), settings.task
     top, tagger = remembered.get("encoder_top", "none"), remembered.get("tagging_head", "linear")
     both_orders = task.reads_both_orders(loaded.encoder.settings.type_vocab_size)
     made_of: dict[str, tuple[Any, Any]] = {  # setting -> what the head was made with, what the recipe has

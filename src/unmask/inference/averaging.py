@@ -14,11 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from unmask.errors import ModelError, SettingsError
-from unmask.inference.ensemble import CHOSEN, answers_of
+from unmask.inference.ensemble import CHOSEN, answers_of, task_of
 from unmask.io.paths import GENERATOR, HEAD_WEIGHTS, model_directory
 from unmask.io.writing import refuse_inputs_inside, write_json, writing_directory
 from unmask.models.hub.config import MADE_BY, TRAINED_LENGTH
-from unmask.models.hub.files import CONFIG, WEIGHTS, read_config, read_head_weights, write_weights
+from unmask.models.hub.files import CONFIG, read_config, read_head_weights, write_weights
+from unmask.models.hub.headers import WEIGHTS
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.model_place import check_place
@@ -90,15 +91,12 @@ def _write_mean(directories: Sequence[Path], out: Path, extra_config: Mapping[st
 def _kinds(source: ModelSource) -> dict[str, Any]:
     """Everything in which the models have to agree, by name."""
     sizes = source.settings.model_dump(exclude=set(_OF_TRAINING))
-    task = read_config(source.directory).get("unmask_task")
+    task = task_of(read_config(source.directory))
     return {
         "class": source.class_name,
         **{f"size ({name})": value for name, value in sizes.items()},
         **answers_of(source.directory),
-        **{
-            f"task.{name}": task.get(name, usual) if isinstance(task, dict) else usual
-            for name, usual in _OF_HEADS.items()
-        },
+        **{f"task.{name}": task.get(name, usual) for name, usual in _OF_HEADS.items()},
         "tokenizer": open_tokenizer(source.directory).fingerprint(),
         "kind of head": (source.directory / HEAD_WEIGHTS).is_file(),
     }
@@ -129,8 +127,8 @@ def _config(sources: Sequence[ModelSource]) -> dict[str, Any]:
     trained = [source.trained_length for source in sources if source.trained_length is not None]
     if trained:
         config[TRAINED_LENGTH] = min(trained)
-    task = config.get("unmask_task")
-    if isinstance(task, dict) and (chosen := [name for name in CHOSEN if task.get(name) is not None]):
+    task = task_of(config)
+    if chosen := [name for name in CHOSEN if task.get(name) is not None]:
         config["unmask_task"] = {name: value for name, value in task.items() if name not in chosen}
         logger.warning("%s: left out, for it was chosen on dev for the weights of one model", " and ".join(chosen))
     return config

@@ -23,6 +23,7 @@ from unmask.io.writing import refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
 from unmask.models.hub.source import open_source
 from unmask.models.hub.uses import FINE_TUNED
+from unmask.tasks.recorded import recorded_task
 from unmask.tokenization.opening import open_tokenizer
 
 _SAME_TASK = (
@@ -171,11 +172,18 @@ def check_tokenizers(models: Sequence[Path]) -> None:
             )
 
 
+def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`recorded_task`; {} where it cannot be read, which is refused where the model is loaded."""
+    try:
+        return recorded_task(config)
+    except ModelError:
+        return {}
+
+
 def answers_of(model: Path) -> dict[str, Any]:
     """Everything in which the members of an ensemble have to agree, by name."""
     config: Mapping[str, Any] = read_config(model)
-    task = config.get("unmask_task")
-    task = task if isinstance(task, Mapping) else {}  # what cannot be read is refused where the member is loaded
+    task = task_of(config)
     # `BertForMultipleChoice` and `RobertaForMultipleChoice` answer alike.
     classes = config.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else "?"

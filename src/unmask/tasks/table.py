@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from unmask.config import build_settings
@@ -99,12 +99,6 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
     """Settings by name, and `columns`: the model's own; without a record, of the first kind that fits its head."""
     kinds = kinds_for(loaded.head_kind, len(loaded.labels or ()), loaded.problem_type)
     recorded, num_positions = recorded_task(loaded.config), loaded.encoder.settings.num_positions
-    if not isinstance(recorded, Mapping) or not isinstance(recorded.get("columns", {}), Mapping):
-        raise ModelError(
-            "config.json: unmask_task, or columns in it, is no object: get the model again, or take it out"
-        )
-    if not isinstance(recorded.get("name", ""), str):
-        raise ModelError("config.json: unmask_task.name is no text: get the model again, or take unmask_task out")
     kept = {"name": kinds[0], "max_length": min(num_positions, 512), "columns": {}, **recorded}
     if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) not in kinds:
         raise ModelError(

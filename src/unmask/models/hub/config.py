@@ -193,7 +193,8 @@ def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     `num_labels` is not possible."""
     named = config.get("id2label")
     if named is None:
-        number = config.get("num_labels", 2)
+        number = config.get("num_labels")
+        number = 2 if number is None else number
         if type(number) is not int or not 0 < number <= _MOST_LABELS:
             raise ModelError(f"{path}: num_labels is {number!r}; expected an integer from 1 to {_MOST_LABELS:,}")
         return tuple(f"LABEL_{place}" for place in range(number))
@@ -264,8 +265,14 @@ def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
 
 def without_lost_head(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     """`config.json` without what it says of a head in a file of its own, and of its task, where `transformers`, which
-    keeps these keys and not that file, has saved the model."""
-    if HEAD_KIND not in config or "transformers_version" not in config or (directory / HEAD_WEIGHTS).exists():
+    keeps these keys and not that file, has saved the model. The file is there where it saved the model in its own
+    directory, and its class then has a head; so has that of our models with an `AnswerabilityHead` alone."""
+    if HEAD_KIND not in config or "transformers_version" not in config:
+        return config
+    found = class_in(config)
+    has_another = found is not None and head_kind_in(found[1].parts) is not None
+    is_replaced = has_another and config.get(HEAD_CLASS) != "AnswerabilityHead"
+    if (directory / HEAD_WEIGHTS).exists() and not is_replaced:
         return config
     return {key: value for key, value in config.items() if key not in (HEAD_KIND, HEAD_CLASS, "unmask_task")}
 

@@ -37,7 +37,8 @@ from unmask.models.hub.config import (
     left_prefixes,
     problem_type_of,
 )
-from unmask.models.hub.files import CONFIG, WEIGHTS, read_head_weights, write_weights
+from unmask.models.hub.files import CONFIG, read_head_weights, write_weights
+from unmask.models.hub.headers import WEIGHTS
 from unmask.models.hub.source import PRETRAINING_HEADS, LoadedModel, ModelSource, open_source
 from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
 from unmask.models.sizes import Sizes
@@ -167,7 +168,12 @@ def _save_loaded(directory: Path, loaded: LoadedModel) -> None:
         {part: head for part, head in loaded.heads.items() if part in PRETRAINING_HEADS},
         causal_lm=loaded.is_causal_lm,
         tuned=tuned,
-        extra_config={key: value for key, value in loaded.config.items() if key.startswith("unmask_")},
+        # By `transformers_version`, `recorded_task` knows that the record may be of another head.
+        extra_config={
+            key: value
+            for key, value in loaded.config.items()
+            if key.startswith("unmask_") or key == "transformers_version"
+        },
     )
 
 

@@ -20,14 +20,12 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.io.encodings import LFS_POINTER
 from unmask.io.json_files import read_object
-from unmask.io.paths import HEAD_WEIGHTS, ONNX
+from unmask.io.paths import HEAD_WEIGHTS
 from unmask.io.writing import writing
 from unmask.models.hub.config import without_lost_head
+from unmask.models.hub.headers import WEIGHTS, WEIGHTS_INDEX, no_weights, weight_map
 
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-WEIGHTS_INDEX = "model.safetensors.index.json"
-PICKLE = "pytorch_model.bin"
 
 _LFS_POINTER = LFS_POINTER.encode()
 
@@ -48,16 +46,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         return read_safetensors(directory / WEIGHTS)
     if (directory / WEIGHTS_INDEX).is_file():
         return _read_shards(directory / WEIGHTS_INDEX)
-    if (directory / PICKLE).is_file():
-        raise ModelError(
-            f"{directory} has only {PICKLE}: that is a pickle, which can run any code and is never opened here; "
-            "convert it where you trust it, heads and all: import torch; from safetensors.torch import save_file; "
-            "save_file({name: weight.clone().contiguous() for name, weight in torch.load("
-            f"'{directory / PICKLE}', weights_only=True).items()}}, '{directory / WEIGHTS}', {{'format': 'pt'}})"
-        )
-    if (directory / ONNX).is_file():
-        raise ModelError(f"{directory} holds an ONNX file, and no weights: name the directory that it was made from")
-    raise ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
+    raise no_weights(directory)
 
 
 def read_head_weights(directory: Path) -> dict[str, Tensor]:
@@ -70,9 +59,7 @@ def read_head_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index_path: Path) -> dict[str, Tensor]:
-    places = read_object(index_path, ModelError).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
+    places = weight_map(index_path)
     weights: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):

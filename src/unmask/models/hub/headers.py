@@ -13,8 +13,12 @@ from safetensors import SafetensorError, safe_open
 
 from unmask.errors import ModelError
 from unmask.io.json_files import read_object
-from unmask.io.paths import CONFIGS
+from unmask.io.paths import CONFIGS, ONNX
 from unmask.models.hub.config import read_class, without_lost_head
+
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types of parameters; old directories keep position ids beside them, as integers."""
@@ -54,11 +58,35 @@ def _class_of(directory: Path, config: Mapping[str, Any]) -> str:
 
 
 def _names_in(directory: Path) -> set[str]:
-    names: set[str] = set()
-    for path in directory.glob("*.safetensors"):
-        with _opened(path) as file:
-            names.update(file.keys())
-    return names
+    """The names of all weights that loading reads. Raises ModelError as loading does."""
+    if (directory / WEIGHTS).is_file():
+        with _opened(directory / WEIGHTS) as file:
+            return set(file.keys())
+    if (directory / WEIGHTS_INDEX).is_file():
+        return set(weight_map(directory / WEIGHTS_INDEX))
+    raise no_weights(directory)
+
+
+def weight_map(index_path: Path) -> dict[str, str]:
+    """The file of each weight, by the index of several. Raises ModelError if it names none."""
+    places = read_object(index_path, ModelError).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
+    return places
+
+
+def no_weights(directory: Path) -> ModelError:
+    """What to do about a directory without safetensors, by what is there in their place."""
+    if (directory / PICKLE).is_file():
+        return ModelError(
+            f"{directory} has only {PICKLE}: that is a pickle, which can run any code and is never opened here; "
+            "convert it where you trust it, heads and all: import torch; from safetensors.torch import save_file; "
+            "save_file({name: weight.clone().contiguous() for name, weight in torch.load("
+            f"'{directory / PICKLE}', weights_only=True).items()}}, '{directory / WEIGHTS}', {{'format': 'pt'}})"
+        )
+    if (directory / ONNX).is_file():
+        return ModelError(f"{directory} holds an ONNX file, and no weights: name the directory that it was made from")
+    return ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
 
 
 def num_parameters(files: Sequence[Path]) -> int | None:

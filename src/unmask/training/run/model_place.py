@@ -24,7 +24,8 @@ from unmask.io.writing import (
     sha256,
     writing_directory,
 )
-from unmask.models.hub.files import CONFIG, WEIGHTS
+from unmask.models.hub.files import CONFIG
+from unmask.models.hub.headers import WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES, WORD_SETTINGS, WORDS_FILE
 
 logger = logging.getLogger("unmask")

@@ -154,7 +154,8 @@ def test_wnli_without_a_run_gets_the_majority(
         ("stsb", {"id2label": {"0": "0", "1": "1"}}, ModelError, "chooses among 2 labels; expected one number"),
         ("snli", {}, SettingsError, "fine-tuned for 'snli' .*; expected a run of cola, sst2, "),
         ("ax", {}, SettingsError, "fine-tuned for 'ax'"),
-        ("rte", {"unmask_task": None}, SettingsError, "its config.json names no task"),
+        ("rte", {"unmask_task": {}}, SettingsError, "its config.json names no task"),
+        ("rte", {"unmask_task": None}, ModelError, "config.json: unmask_task, or columns in it, is no object"),
     ],
 )
 def test_runs_that_cannot_answer(

@@ -265,9 +265,10 @@ def test_labels_are_in_the_order_of_their_numbers() -> None:
     named = {str(number): f"topic {number}" for number in range(12)}
     assert labels_of(Path("config.json"), {"id2label": named}) == tuple(named.values())
     assert labels_of(Path("config.json"), {"id2label": None, "num_labels": 3}) == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert labels_of(Path("config.json"), {"num_labels": None}) == ("LABEL_0", "LABEL_1")
 
 
-@pytest.mark.parametrize("number", [10**12, 0, None, "3"])
+@pytest.mark.parametrize("number", [10**12, 0, 2.5, "3"])
 def test_only_labels_that_are_there_take_memory(number: object) -> None:
     assert labels_of(Path("config.json"), {"id2label": {"0": "a", "1": "b"}, "num_labels": number}) == ("a", "b")
     with pytest.raises(ModelError, match=r"config\.json: num_labels is .*; expected an integer from 1 to 1,048,576"):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from support.model_files import Edit, edit_config, edit_weights, with_one, without
@@ -318,6 +318,18 @@ def test_a_model_that_transformers_saved_anew_has_no_head_apart(tmp_path: Path) 
     assert load_model(tmp_path).head_kind is None
     assert {"is": "an encoder without a head"}.items() <= (described := describe(tmp_path)).items()
     assert "task" not in described
+
+
+def test_a_model_that_transformers_saved_anew_in_its_directory_has_no_head_apart(tmp_path: Path) -> None:
+    """The file of the old head is still there."""
+    save_finetuned(tmp_path, "bert", "question_answering")
+    theirs = {"transformers_version": "5.23.0", "unmask_head": "question_answering", "unmask_head_class": "Custom"}
+    save_file({"weight": torch.zeros(2)}, tmp_path / "head.safetensors")
+    edit_config(tmp_path, **theirs, unmask_task={"name": "qa"})
+    loaded = load_model(tmp_path, FINE_TUNED)
+    assert (loaded.head_class, loaded.head_weights, loaded.head is None) == (None, None, False)
+    save_model(tmp_path / "copy", loaded)
+    assert load_model(tmp_path / "copy").config["transformers_version"] == "5.23.0", "what the record may be of"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
