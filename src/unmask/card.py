@@ -34,7 +34,7 @@ from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import examples_in_words, flatten, last_evaluation
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.recorded import recorded_task
+from unmask.tasks.recorded import recorded_in
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -121,10 +121,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
         export: the ONNX file that the card is of; None: it is of the model itself.
     """
     config, run = read_any_config(directory), directory.parent
-    try:
-        task = (recorded := recorded_task(config)).get("name")
-    except ModelError as error:
-        raise ModelError(f"{directory}/{error}") from error
+    task = (recorded := recorded_in(directory, config)).get("name")
     recipe, made_here = _recipe_of(directory, is_tuned=task is not None)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None

@@ -47,7 +47,7 @@ from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name
 from unmask.store.store import TokenStore
-from unmask.tasks.recorded import recorded_task
+from unmask.tasks.recorded import recorded_in
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -189,10 +189,10 @@ def describe_model(path: Path) -> dict[str, Any]:
     if has_labels and isinstance(labels := config.get("id2label"), dict):
         description["labels"] = list(labels.values())
     try:
-        if task := recorded_task(config):
+        if task := recorded_in(path, config):
             description["task"] = task
     except ModelError as error:
-        description.setdefault("does_not_load", f"{path}/{error}")
+        description.setdefault("does_not_load", str(error))
         description.pop("commands", None)
     if is_onnx(path) and (path / CERTIFICATE).is_file():
         certificate = read_object(path / CERTIFICATE, ModelError)

@@ -4,6 +4,7 @@ imported."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from unmask.errors import ModelError
@@ -48,6 +49,14 @@ def recorded_task(config: Mapping[str, Any]) -> Mapping[str, Any]:
     has_its_labels = not isinstance(thresholds, Mapping) or all(name in names for name in thresholds)
     is_its_own = is_its_kind and has_its_labels and bool(recorded.get("multi_label")) == gives_many
     return recorded if is_its_own else {}
+
+
+def recorded_in(directory: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`recorded_task` of a model directory, which its errors name."""
+    try:
+        return recorded_task(config)
+    except ModelError as error:
+        raise ModelError(f"{directory}/{error}") from error
 
 
 def kinds_for(head: HeadKind | None, num_labels: int, problem_type: str | None) -> list[TaskKind]:

@@ -53,7 +53,7 @@ from unmask.io.paths import check_writable, free_space
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import json_line, refuse_foreign, refuse_inputs_inside, writing, writing_directory
 from unmask.models.heads.layer_mixture import CHOICES
-from unmask.tasks.recorded import recorded_task
+from unmask.tasks.recorded import recorded_in
 from unmask.tasks.settings import ColumnSettings
 
 logger = logging.getLogger("unmask")
@@ -122,10 +122,9 @@ def feature_model(opened: Opened, *, columns: Columns = NOTHING_SAID, max_length
 
 def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSettings:
     """The columns that a fine-tuned model was trained on; none for a model that was only pre-trained."""
+    columns = recorded_in(directory, config).get("columns", {})
     try:
-        return build_settings(ColumnSettings, recorded_task(config).get("columns", {}), "unmask_task.columns")
-    except ModelError as error:
-        raise ModelError(f"{directory}/{error}") from error
+        return build_settings(ColumnSettings, columns, "unmask_task.columns")
     except SettingsError as error:
         raise ModelError(f"{directory}/config.json: {error}: get the model again, or take it out") from error
 

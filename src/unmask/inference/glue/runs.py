@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import SettingsError
 from unmask.inference.ensemble import read_members
 from unmask.io.paths import RECIPE, model_directory, model_in
 from unmask.models.hub.files import read_config
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.tasks.recorded import recorded_task
+from unmask.tasks.recorded import recorded_in
 from unmask.tasks.text.glue import FIGURE_NAMES
 
 
@@ -26,10 +26,7 @@ def runs_by_task(runs: Sequence[Path], wanted: Collection[str]) -> dict[str, Pat
     by_task: dict[str, Path] = {}
     for run in runs:
         model = first_model(run)
-        try:
-            task = recorded_task(read_config(model)).get("name")
-        except ModelError as error:
-            raise ModelError(f"{model}/{error}") from error
+        task = recorded_in(model, read_config(model)).get("name")
         if task is None or task not in wanted:
             found = f"says that it was fine-tuned for {task!r}" if task else "names no task"
             raise SettingsError(
