@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -113,27 +113,30 @@ class TaggedFiles:
                     "places, or tag characters in place of words with task.units=characters"
                 )
             logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
-        if self.labels:
-            found.labels = self.labels
-            return found
-        if not found.tags:
+        found.labels = self.labels or self._labels_of(path, found.tags, scheme)
+        return found
+
+    def _labels_of(self, path: DataPath, tags: Collection[str], scheme: Scheme) -> tuple[str, ...]:
+        """The labels of a training file by the tags in it; of entities those that begin one and those that continue
+        it."""
+        if not tags:
             for row in self.rows(path):
                 self._example(row)  # raises at the first row without tags, naming the columns that it has
             raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
-        if scheme == "none" and OUTSIDE in found.tags:
-            kind = min(found.tags - {OUTSIDE})
+        if scheme == "none" and OUTSIDE in tags:
+            kind = min(set(tags) - {OUTSIDE})
             logger.warning(
                 "%s: no tag begins with B- or I-, so tags such as %r are read as they are, like parts of speech, and "
                 "no entities will be found: if %s is an entity's type, write I-%s",
                 *(path, kind, kind, kind),
             )
-        found.labels = tuple(sorted(found.tags)) if scheme == "none" else complete_labels(found.tags)
-        if len(found.labels) > MOST_LABELS:
+        labels = tuple(sorted(tags)) if scheme == "none" else complete_labels(tags)
+        if len(labels) > MOST_LABELS:
             raise InputError(
-                f"{path}: {len(found.labels):,} different tags, over {MOST_LABELS:,}: check that they are tags, and "
+                f"{path}: {len(labels):,} different tags, over {MOST_LABELS:,}: check that they are tags, and "
                 "list them in task.labels if so"
             )
-        return found
+        return labels
 
     def _surveyed(self, path: DataPath, found: Survey) -> Iterator[Sequence[str]]:
         """Streams the tags of each sentence, and notes what the sentence shows.
