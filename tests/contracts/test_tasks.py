@@ -23,6 +23,7 @@ from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.inference.predictor import load_predictor
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import needs_pooler
+from unmask.models.kernels.products import packed_weights
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.choice import layouts
@@ -299,7 +300,8 @@ def test_scores_are_those_of_what_is_decoded(case: Case) -> None:
     module.eval()
     _, measured = measure(case.task, module, [case.examples_set], CPU)
     expected = case.task.score()
-    expected.add(case.examples, predict_set(case.task, module, case.examples_set, CPU))
+    with packed_weights(module):
+        expected.add(case.examples, predict_set(case.task, module, case.examples_set, CPU))
     assert measured.metrics() == expected.metrics()
     assert measured.degenerate() == expected.degenerate()
     if expected.reliability is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_minutes_are_looked_at_after_every_step(monkeypatch: pytest.MonkeyPatch)
     """`Session.is_due` says so; a clock that moves a second at each look."""
     run = new_run("captured")
     seconds = iter(range(10**6))
-    monkeypatch.setattr("unmask.training.loop.time.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("unmask.training.loop.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     run.train({"minutes": 0.1}, is_due=lambda state: True)
     assert run.state.step == 6
 

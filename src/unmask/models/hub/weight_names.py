@@ -75,7 +75,7 @@ def split(place: WeightPlace, tensor: Tensor) -> dict[str, Tensor]:
 def join(place: WeightPlace, weights: Mapping[str, Tensor]) -> Tensor:
     """The opposite of `split`: a float32 copy of a place's tensor."""
     first, *more = (weights[name].to(torch.float32) for name in place.names)
-    stored = torch.cat([first, *more]) if more else first.clone()
+    stored = torch.cat([first, *more]) if more else first.clone(memory_format=torch.contiguous_format)
     return stored.t().contiguous() if place.transposed else stored
 
 
