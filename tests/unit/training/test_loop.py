@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -289,7 +289,7 @@ def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatc
         nonlocal now
         now += 1000  # and what comes after it does not count
 
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("unmask.training.loop.time", SimpleNamespace(monotonic=lambda: now))
     state = run(TrainSettings(minutes=1), steps=prepared(endless()), on_step=evaluate)
     assert (state.step, state.seconds) == (3, 60)
 

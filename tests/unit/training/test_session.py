@@ -191,7 +191,7 @@ def test_a_signal_saves_and_stops(tmp_path: Path, step: int) -> None:
 
 def test_the_page_is_drawn_after_an_evaluation_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 25))
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("unmask.training.session.time", SimpleNamespace(monotonic=lambda: next(clock)))
     sitting = Sitting(tmp_path, eval_every=1)
     sitting.take_steps(9)
     assert len(sitting.pages) == 3

@@ -6,6 +6,7 @@ import sys
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_words_met_in_several_threads_have_ids_and_characters_of_their_own() -> 
 def test_a_server_forgets_words_that_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(word_characters, "_MANY", 4)
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(word_characters, "time", SimpleNamespace(monotonic=lambda: now))
     tokenizer = new_tokenizer()
     tokenizer.forgets_after_s = 60
     kept = "the often"
