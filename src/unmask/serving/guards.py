@@ -132,8 +132,8 @@ class Guards:
             if not status:
                 await _refuse(send_guarded, 503, "the server is being stopped", "stopping")
         except Exception:
-            if status != 500:
-                raise  # else the application has answered and logged it: Starlette raises it once more
+            if status != 500:  # which only the application's handler answers, and logs: Starlette raises it once more
+                raise
         finally:
             self._held_bytes -= size
             self._unread_bytes -= answer_bytes

@@ -158,7 +158,7 @@ def test_packed_weights_are_for_reading_alone(monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_are_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     for packs in (False, True):
-        monkeypatch.setattr(products, "_has_onednn_and_other_than_intel", lambda chosen=packs: chosen)
+        monkeypatch.setattr(products, "_onednn_beats_mkl", lambda chosen=packs: chosen)
         module = Linear(16, 8).eval()
         pack_weights(module)
         assert (module.packed is not None) == packs
